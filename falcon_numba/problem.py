@@ -1,0 +1,34 @@
+"""What an engine is asked to compute: normalised views and the epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """C ← alpha·A·B + beta·C for one product or a batch of equal ones.
+
+    Attributes
+    ----------
+    a, b : ndarray, shapes (..., M, K) and (..., K, N)
+        Views of the operands, any strides (zero and negative included), any alignment, native byte order,
+        dtype as `c`. Batch axes are already broadcast (stride 0 where an operand repeats), equal for all three.
+    c : ndarray, shape (..., M, N)
+        Written in place; any strides, but no element stands twice in it and it shares no memory with `a` or `b`.
+    alpha, beta : float
+        With ``beta == 0`` `c` is never read.
+    """
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    @property
+    def mnk(self) -> tuple[int, int, int]:
+        """(M, N, K) of one product."""
+        return self.c.shape[-2], self.c.shape[-1], self.a.shape[-1]
