@@ -1,0 +1,122 @@
+"""Several levels of schemes as one sparse scheme, the form the engines run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from .scheme import Scheme, grid_of
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The non-zero coefficients of U, V or W, product by product (compressed sparse rows).
+
+    The terms of product r stand at ``ptr[r]:ptr[r+1]``, in ascending block order.
+
+    Attributes
+    ----------
+    ptr : ndarray of int64, shape (R + 1,)
+    block : ndarray of int64, shape (nonzeros,)
+        Row-major index of the block in its matrix's grid.
+    coef : ndarray of float64, shape (nonzeros,)
+        Exact for integers below 2^53 and for binary fractions; other rationals are rounded.
+    """
+
+    ptr: np.ndarray
+    block: np.ndarray
+    coef: np.ndarray
+
+    def by_block(self, blocks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The same terms block by block: (ptr, product, coef), ``ptr`` of shape (blocks + 1,), products ascending."""
+        product = np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
+        order = np.argsort(self.block, kind="stable")
+        return _ptr(self.block[order], blocks), product[order], self.coef[order]
+
+
+@dataclass(frozen=True, eq=False)
+class FlatScheme:
+    """⟨m,k,n;R⟩ with sparse coefficients; read-only, compared by identity (`flatten` caches).
+
+    Attributes
+    ----------
+    grid : tuple of int
+        (m, k, n) of all levels together.
+    rank : int
+        R, the number of leaf products.
+    U, V, W : Terms
+        Blocks of A, B and C. The outermost level is the most significant part of product, block row and block column.
+    """
+
+    grid: tuple[int, int, int]
+    rank: int
+    U: Terms
+    V: Terms
+    W: Terms
+
+    @cached_property
+    def transposed(self) -> FlatScheme:
+        """The same products for Cᵀ = Bᵀ·Aᵀ: U and V change roles, every block's row and column too."""
+        m, k, n = self.grid
+        return FlatScheme(
+            (n, k, m), self.rank, _transposed(self.V, k, n), _transposed(self.U, m, k), _transposed(self.W, m, n)
+        )
+
+
+@lru_cache(maxsize=32)
+def flatten(levels: tuple[Scheme, ...]) -> FlatScheme:
+    """The Kronecker product of all levels, built sparse.
+
+    Parameters
+    ----------
+    levels : tuple of Scheme
+        Outermost first; ``()`` is the classical product of one block.
+
+    Returns
+    -------
+    FlatScheme
+        Cached: equal levels give the same object.
+    """
+    m, k, n = grid_of(levels)
+    rank = 1
+    for scheme in levels:
+        rank *= scheme.rank
+    U, V, W = (
+        _kron([getattr(scheme, letter) for scheme in levels], rank, columns)
+        for letter, columns in (("U", k), ("V", n), ("W", n))
+    )
+    return FlatScheme((m, k, n), rank, U, V, W)
+
+
+def _kron(tensors: list[np.ndarray], rank: int, columns: int) -> Terms:
+    r = row = col = np.zeros(1, dtype=np.int64)
+    coef = np.ones(1)
+    for x in tensors:
+        at = np.nonzero(x)
+        r, row, col = (
+            np.add.outer(size * outer, inner).ravel()
+            for size, outer, inner in zip(x.shape, (r, row, col), at, strict=True)
+        )
+        coef = np.multiply.outer(coef, x[at].astype(np.float64)).ravel()
+    return _terms(r, row * columns + col, coef, rank)
+
+
+def _terms(product: np.ndarray, block: np.ndarray, coef: np.ndarray, rank: int) -> Terms:
+    order = np.lexsort((block, product))
+    terms = Terms(_ptr(product, rank), block[order], coef[order])
+    for x in (terms.ptr, terms.block, terms.coef):
+        x.flags.writeable = False
+    return terms
+
+
+def _ptr(row: np.ndarray, rows: int) -> np.ndarray:
+    return np.concatenate(([0], np.cumsum(np.bincount(row, minlength=rows)))).astype(np.int64)
+
+
+def _transposed(terms: Terms, rows: int, columns: int) -> Terms:
+    rank = len(terms.ptr) - 1
+    product = np.repeat(np.arange(rank), np.diff(terms.ptr))
+    row, col = np.divmod(terms.block, columns)
+    return _terms(product, col * rows + row, terms.coef, rank)
