@@ -75,7 +75,7 @@ def first_violation(U: np.ndarray, V: np.ndarray, W: np.ndarray) -> Violation | 
             & np.eye(n, dtype=bool)[:, None, :]
             & (i[:, None] == np.arange(m))[:, None, None, :, None]
         )
-        wrong = total != np.where(delta, one, 0).astype(total.dtype)
+        wrong = total != delta.astype(total.dtype) * one
         if wrong.any():
             first = np.unravel_index(np.argmax(wrong), wrong.shape)
             p, l2, j, i2, j2 = (int(x) for x in first)
@@ -97,6 +97,8 @@ def _over_common_denominator(x: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _largest_sum(u: np.ndarray, v: np.ndarray, w: np.ndarray) -> int:
-    """A bound on every partial sum of the left sides: Σ_r max|U_r|·max|V_r|·max|W_r|."""
-    peaks = ([max(abs(int(c)) for c in row) for row in x] for x in (u, v, w))
+    """A bound on every coefficient, product and partial sum of the left sides: Σ_r max|U_r|·max|V_r|·max|W_r|."""
+    peaks = (
+        [max(1, *(abs(int(c)) for c in row)) for row in x] for x in (u, v, w)
+    )  # 1: a zero must not hide the others
     return sum(a * b * c for a, b, c in zip(*peaks, strict=True))

@@ -42,7 +42,7 @@ class UnknownSchemeError(KeyError, ValueError):
 
 
 class SchemeMapping(Mapping[str, Scheme]):
-    """Schemes by name, built-in and registered. Data files are read at the first look-up."""
+    """Schemes by name, built-in and registered. Data files are read, and verified, at the first look-up."""
 
     def __init__(self) -> None:
         self._registered: dict[str, Scheme] = {}
@@ -55,7 +55,7 @@ class SchemeMapping(Mapping[str, Scheme]):
         for file in (resources.files(__package__) / "data").iterdir():
             if file.name.endswith(".json"):
                 data = parse_json(file.read_bytes(), file.name)
-                scheme = scheme_from_dict(data, file.name.removesuffix(".json"), file.name)
+                scheme = scheme_from_dict(data, file.name.removesuffix(".json"), file.name).verify()
                 found += [
                     scheme,
                     *(permute(scheme, order, name) for name, order in data.get("permutations", {}).items()),

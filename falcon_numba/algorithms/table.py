@@ -17,6 +17,8 @@ _NUMERIC = range(2, 10)
 _SOURCE_WIDTH = 60
 # A scheme of higher rank is summarised without its formulas.
 _MAX_FORMULAS = 64
+# Beyond these non-zeros the search for common subexpressions takes seconds: no figure.
+_MAX_CSE = 2000
 
 
 def schemes_text(schemes: Sequence[Scheme]) -> str:
@@ -47,7 +49,7 @@ def scheme_html(scheme: Scheme) -> str:
 
 def formulas(scheme: Scheme) -> list[str]:
     """The scheme in print: a line for each product H_r and each block of C, indices from one."""
-    lines = [f"H{r + 1} = ({_sum(scheme.U[r], 'A')}) · ({_sum(scheme.V[r], 'B')})" for r in range(scheme.rank)]
+    lines = [f"H{r + 1} = {_factor(scheme.U[r], 'A')} · {_factor(scheme.V[r], 'B')}" for r in range(scheme.rank)]
     for i, j in np.ndindex(scheme.m, scheme.n):
         terms = [(f"H{r + 1}", scheme.W[r, i, j]) for r in np.flatnonzero(scheme.W[:, i, j])]
         lines.append(f"C{_index(i, j, scheme.m, scheme.n)} = {_signed(terms)}")
@@ -63,7 +65,7 @@ def _row(scheme: Scheme) -> tuple[str, ...]:
         f"{scheme.omega:.4f}",
         str(sum(scheme.nonzeros)),
         str(additions_naive(scheme)),
-        str(additions_cse(scheme)),
+        str(additions_cse(scheme)) if sum(scheme.nonzeros) <= _MAX_CSE else "–",
         str(growth_factor(scheme)),
         f"{gamma(scheme):.2f}",
         scheme.source,
@@ -82,9 +84,10 @@ def _cut(text: str) -> str:
     return text if len(text) <= _SOURCE_WIDTH else text[: _SOURCE_WIDTH - 1].rstrip() + "…"
 
 
-def _sum(matrix: np.ndarray, letter: str) -> str:
+def _factor(matrix: np.ndarray, letter: str) -> str:
     rows, columns = matrix.shape
-    return _signed([(f"{letter}{_index(i, j, rows, columns)}", c) for (i, j), c in np.ndenumerate(matrix) if c])
+    text = _signed([(f"{letter}{_index(i, j, rows, columns)}", c) for (i, j), c in np.ndenumerate(matrix) if c])
+    return text if text.isalnum() else f"({text})"
 
 
 def _signed(terms: Sequence[tuple[str, int | Fraction]]) -> str:
