@@ -153,10 +153,10 @@ class SchemeMapping(Mapping[str, Scheme]):
             taken = self._builtin.get(scheme.name) or (None if replace else self._registered.get(scheme.name))
             if taken not in (None, scheme):
                 raise ValueError(f"the name {scheme.name!r} is taken by {taken!r}")
-            if scheme.name not in self._builtin:
+            if taken is None:
                 self._registered[scheme.name] = scheme
                 self._resolved.clear()
-        return scheme
+        return taken or scheme
 
     @staticmethod
     def _as_scheme(scheme: Any, name: str | None, source: str | None) -> Scheme:

@@ -91,7 +91,7 @@ def scheme_from_dict(data: dict[str, Any], name: str, where: str) -> Scheme:
     if missing:
         raise SchemeError(f"{where}: no {', '.join(missing)}")
     order = data.get("evaluation_order", ())
-    if isinstance(order, str) or not all(isinstance(line, str) for line in order):
+    if not isinstance(order, (list, tuple)) or not all(isinstance(line, str) for line in order):
         raise SchemeError(f"{where}: evaluation_order must be a list of strings")
     try:
         scheme = Scheme(

@@ -18,7 +18,7 @@ import numpy as np
 from .scheme import Scheme
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def growth_factor(scheme: Scheme) -> int | Fraction:
     """e = max over (i, j) of Σ_r |W[r,i,j]|·‖U_r‖₁·‖V_r‖₁, exact.
 
@@ -29,7 +29,7 @@ def growth_factor(scheme: Scheme) -> int | Fraction:
     return _plain((w * weight[:, None, None]).sum(axis=0).max())
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def gamma(scheme: Scheme) -> float:
     """γ = Σ_r ‖U_r‖₂·‖V_r‖₂·‖W_r‖₂ (Frobenius norms), correctly rounded but for the square roots.
 
@@ -39,7 +39,7 @@ def gamma(scheme: Scheme) -> float:
     return math.fsum(math.sqrt(x) for x in u * v * w)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def combination_lengths(scheme: Scheme) -> tuple[int, int, int]:
     """The most blocks summed in one Ã_r, in one B̃_r, and the most products summed in one block of C."""
     return (
@@ -49,7 +49,7 @@ def combination_lengths(scheme: Scheme) -> tuple[int, int, int]:
     )
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def chain_length(scheme: Scheme) -> int:
     """Q, the longest chain of roundings in forming one Ã_r, B̃_r or block of C with one level.
 

@@ -36,7 +36,7 @@ def additions_naive(scheme: Scheme) -> int:
     return u + v - 2 * scheme.rank + w - scheme.m * scheme.n
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def additions_cse(scheme: Scheme) -> int:
     """Block additions after greedy common-subexpression elimination, or in the stored order where that needs fewer.
 
