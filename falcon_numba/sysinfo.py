@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import platform
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from .decision.hardware import hardware
@@ -134,8 +136,10 @@ def _blas() -> str:
 def _cache_folder() -> tuple[str, str]:
     from .cpu.cache import cache_folder
 
-    folder = cache_folder()
-    return (str(folder), "") if folder else ("none is writable: every process compiles anew", "")
+    folder = Path(cache_folder())
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    writable = existing.is_dir() and os.access(existing, os.W_OK)
+    return str(folder), "" if writable else "not writable: every process compiles anew"
 
 
 def _options() -> list[tuple[str, str, str]]:
