@@ -1,0 +1,151 @@
+"""What this installation runs on, as text: the body of ``falcon-numba info``."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .decision.hardware import hardware
+
+
+def describe() -> str:
+    """Text about the machine, versions, compile cache and options, each fact with its origin.
+
+    Never raises: a fact that can't be had says why.
+    """
+    sections = [
+        ("CPU", _cpu()),
+        ("Threads", [("Numba would use", *_try(_threads))]),
+        ("GPU", [("devices", *_try(_gpu))]),
+        ("Versions", _versions()),
+        ("Compiled code", [("cache folder", *_try(_cache_folder))]),
+        ("Options", _options()),
+    ]
+    rows = [row for _, section in sections for row in section]
+    width = max(len(label) for label, _, _ in rows)
+    lines = []
+    for title, section in sections:
+        lines.append(title)
+        for label, value, origin in section:
+            lines.append(f"  {label:<{width}}  {value}" + (f"  [{origin}]" if origin else ""))
+    return "\n".join(lines)
+
+
+def bytes_text(size: int) -> str:
+    """``"32 KiB"``, ``"23.5 GiB"``: binary units, at most four digits."""
+    value, units = float(size), iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    for larger in units:
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.4g} {unit}"
+
+
+def versions() -> dict[str, str]:
+    """Versions of this package, Python and what computes."""
+    import llvmlite
+    import numba
+    import numpy as np
+
+    from ._version import __version__
+
+    return {
+        "falcon_numba": __version__,
+        "python": platform.python_version(),
+        "numba": numba.__version__,
+        "llvmlite": llvmlite.__version__,
+        "numpy": np.__version__,
+        "BLAS of NumPy": _blas(),
+    }
+
+
+def _try(read: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    try:
+        return read()
+    except Exception as error:  # a report about a broken installation is when it is needed most
+        return f"unavailable ({type(error).__name__}: {error})", ""
+
+
+def _cpu() -> list[tuple[str, str, str]]:
+    facts = hardware()
+    memory = bytes_text(facts.memory)
+    if facts.memory_limit < facts.memory:
+        memory = f"{bytes_text(facts.memory_limit)} of {memory}"
+    return [
+        ("model", f"{facts.cpu} ({facts.llvm_cpu}, {facts.architecture})", facts.source("cpu")),
+        ("instruction set", facts.isa, facts.source("isa")),
+        ("cores", f"{facts.physical_cores} physical, {facts.logical_cores} logical", facts.source("physical_cores")),
+        ("usable CPUs", str(facts.usable_cpus), facts.source("usable_cpus")),
+        ("L1d cache", bytes_text(facts.l1d), facts.source("l1d")),
+        ("L2 cache", bytes_text(facts.l2), facts.source("l2")),
+        ("L3 cache", bytes_text(facts.l3), facts.source("l3")),
+        ("memory", memory, facts.source("memory_limit")),
+    ]
+
+
+def _threads() -> tuple[str, str]:
+    import numba
+
+    return str(numba.get_num_threads()), "NUMBA_NUM_THREADS or the CPUs this process may use"
+
+
+def _gpu() -> tuple[str, str]:
+    """NVIDIA devices, asked of the driver itself, and whether Numba could compile for them."""
+    names = _driver_devices()
+    compiler = "numba-cuda installed" if importlib.util.find_spec("numba_cuda") else "numba-cuda not installed"
+    return ", ".join(names) or "none", f"NVIDIA driver; {compiler}"
+
+
+def _driver_devices() -> list[str]:
+    try:
+        driver: Any = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return []
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return []
+    names = []
+    for index in range(count.value):
+        buffer = ctypes.create_string_buffer(256)
+        if driver.cuDeviceGetName(buffer, len(buffer), index) == 0:  # device handles are the indices
+            names.append(buffer.value.decode(errors="replace"))
+    return names
+
+
+def _versions() -> list[tuple[str, str, str]]:
+    return [(name, version, "") for name, version in versions().items()]
+
+
+def _blas() -> str:
+    import numpy as np
+
+    try:
+        blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        return f"{blas['name']} {blas['version']}"
+    except (KeyError, TypeError):
+        return "unknown"
+
+
+def _cache_folder() -> tuple[str, str]:
+    from .cpu.cache import cache_folder
+
+    folder = Path(cache_folder())
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
+    writable = existing.is_dir() and os.access(existing, os.W_OK)
+    return str(folder), "" if writable else "not writable: every process compiles anew"
+
+
+def _options() -> list[tuple[str, str, str]]:
+    try:
+        from .config import show_config
+
+        return [(name, repr(value), origin) for name, value, origin in show_config()]
+    except Exception as error:  # a FALCON_* variable with a value out of range
+        return [("unavailable", f"{type(error).__name__}: {error}", "")]
