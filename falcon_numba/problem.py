@@ -32,3 +32,20 @@ class Problem:
     def mnk(self) -> tuple[int, int, int]:
         """(M, N, K) of one product."""
         return self.c.shape[-2], self.c.shape[-1], self.a.shape[-1]
+
+    def at(self, index: tuple[int, ...]) -> Problem:
+        """One product of the batch."""
+        return Problem(self.a[index], self.b[index], self.c[index], self.alpha, self.beta)
+
+    @property
+    def column_major(self) -> bool:
+        """Whether the rows of C, not its columns, are contiguous in memory."""
+        rows, columns = self.c.shape[-2:]
+        size = self.c.itemsize
+        return rows > 1 and columns > 1 and self.c.strides[-2] == size != self.c.strides[-1]
+
+    @property
+    def transposed(self) -> Problem:
+        """The same product as Cᵀ = Bᵀ·Aᵀ."""
+        a, b, c = (x.swapaxes(-1, -2) for x in (self.b, self.a, self.c))
+        return Problem(a, b, c, self.alpha, self.beta)

@@ -1,0 +1,115 @@
+"""Compiled kernels on disk, keyed by everything that went into them.
+
+Numba's own cache looks only at the file of the function that it compiles and at a pickle of its closure, which misses
+changed helpers and never finds closures over intrinsics again. Here the key is a hash over the source of this package,
+the signature, the versions and the host CPU; a file holds a checksum and one compile result, is written atomically, and
+anything wrong with it means compiling anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import platform
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import llvmlite
+import numba
+import numpy as np
+from numba.core.caching import _Cache
+from numba.core.compiler import CompileResult
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept.
+
+    ``FALCON_CACHE_DIR``, else ``NUMBA_CACHE_DIR``/falcon_numba, else the user's cache folder on this platform.
+    """
+    if folder := os.environ.get("FALCON_CACHE_DIR"):
+        return Path(folder)
+    if folder := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(folder) / "falcon_numba"
+    if sys.platform == "win32" and (folder := os.environ.get("LOCALAPPDATA")):
+        return Path(folder) / "falcon_numba" / "cache"
+    if sys.platform == "darwin":
+        return Path(os.path.expanduser("~/Library/Caches/falcon_numba"))
+    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "falcon_numba"
+
+
+@functools.cache
+def source_hash() -> str:
+    """Hash of the source of every file in this package."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+class DiskCache(_Cache):
+    """One compile result in one file of `cache_folder`; plugs into a Numba dispatcher.
+
+    Parameters
+    ----------
+    name : str
+        Of the kernel, part of the file name.
+    """
+
+    def __init__(self, name: str):
+        self._name = name
+
+    @property
+    def cache_path(self) -> str:
+        return str(cache_folder())
+
+    def _file(self, signature, codegen) -> Path:
+        versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version, platform.machine())
+        key = repr((source_hash(), str(signature), versions, codegen.magic_tuple()))
+        return cache_folder() / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.bin"
+
+    def load_overload(self, sig, target_context):
+        target_context.refresh()
+        try:
+            data = self._file(sig, target_context.codegen()).read_bytes()
+            checksum, payload = data[:32], data[32:]
+            if hashlib.sha256(payload).digest() != checksum:
+                return None
+            return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        except Exception:  # a missing, foreign or damaged file must never stop a product
+            return None
+
+    def save_overload(self, sig, data):
+        try:
+            file = self._file(sig, data.codegen)
+            payload = numba.core.serialize.dumps(data._reduce())
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".tmp")
+            try:
+                with os.fdopen(handle, "wb") as stream:
+                    stream.write(hashlib.sha256(payload).digest() + payload)
+                os.replace(temporary, file)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary)
+                raise
+        except OSError as error:
+            _warn_once(f"falcon_numba: compiled kernels can't be kept in {cache_folder()} ({error.strerror or error})")
+
+    def enable(self):
+        """Always on."""
+
+    def disable(self):
+        """Always on."""
+
+    def flush(self):
+        """Nothing is kept in memory."""

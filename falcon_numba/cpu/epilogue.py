@@ -1,0 +1,159 @@
+"""From the packed accumulators to C: alpha, beta, undoing the scaling, any stride of C.
+
+A target holds the sum over products of one block of C as MR × NR tiles; tile (i, j) stands at (j·tiles + i)·tile_bytes.
+`flush` walks C row by row, so that C is touched once, in order, whatever the scheme is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .simd import Vec, c64, make_memory, peek_i32
+from .spec import KernelSpec
+
+
+def make_flush_row(spec: KernelSpec):
+    """One row of tiles into a contiguous row of C, in LLVM vectors.
+
+    Returns
+    -------
+    flush_row : Numba function (c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents)
+        c[:tiles·NR + rest] = alpha·t + beta·c, where row segments of NR elements of t stand `step` bytes apart. c is
+        read only with `reads`. `exponents` is 0, or the address of int32 e_j: t_j is first multiplied by
+        2^(row_exponent + e_j), in two exact halves so that only the last step can round or overflow.
+    """
+    VL, NV, MOST = spec.VL, spec.NV, 1022 if spec.itemsize == 8 else 126
+
+    @intrinsic
+    def flush_row(typingctx, c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
+        def codegen(context, builder, signature, args):
+            c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents = args
+            v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
+            alpha, beta = v.splat(alpha), v.splat(beta)
+            row_exponent = v.splat(builder.trunc(row_exponent, v.int_elem), v.int_type)
+
+            def unscale(x, column, mask):
+                where = add(exponents, mul(column, c64(4)))
+                narrow = Vec(builder, "float32", VL)
+                bits = narrow.load_masked(where, mask) if mask else narrow.load(where)
+                e = builder.bitcast(bits, narrow.int_type)
+                e = add(e if v.size == 4 else builder.sext(e, v.int_type), row_exponent)
+                half = builder.ashr(e, v.splat_int(1))
+                for part in (half, builder.sub(e, half)):
+                    low, high = v.splat_int(-MOST), v.splat_int(MOST)
+                    part = builder.select(builder.icmp_signed("<", part, low), low, part)
+                    part = builder.select(builder.icmp_signed(">", part, high), high, part)
+                    x = builder.fmul(x, v.exp2(part))
+                return x
+
+            def vector(at, column, source, mask, scaled, accumulates):
+                x = v.load(source, v.width)
+                if scaled:
+                    x = unscale(x, column, mask)
+                x = builder.fmul(alpha, x)
+                if accumulates:
+                    x = v.fma(beta, v.load_masked(at, mask) if mask else v.load(at), x)
+                v.store_masked(x, at, mask) if mask else v.store(x, at)
+
+            def row(scaled, accumulates):
+                with cgutils.for_range(builder, tiles) as each:
+                    source, column = add(t, mul(each.index, step)), mul(each.index, c64(spec.NR))
+                    at = add(c, mul(column, c64(v.size)))
+                    for j in range(NV):
+                        go = c64(j * v.width)
+                        vector(add(at, go), add(column, c64(j * VL)), add(source, go), None, scaled, accumulates)
+                with builder.if_then(builder.icmp_signed(">", rest, c64(0))):
+                    source, column = add(t, mul(tiles, step)), mul(tiles, c64(spec.NR))
+                    at = add(c, mul(column, c64(v.size)))
+                    for j in range(NV):
+                        mask, go = v.lanes_below(builder.sub(rest, c64(j * VL))), c64(j * v.width)
+                        vector(add(at, go), add(column, c64(j * VL)), add(source, go), mask, scaled, accumulates)
+
+            is_scaled = builder.icmp_signed("!=", exponents, c64(0))
+            is_read = builder.icmp_signed("!=", reads, c64(0))
+            with builder.if_else(is_scaled) as scalings:
+                for scaling, scaled in zip(scalings, (True, False), strict=True):
+                    with scaling, builder.if_else(is_read) as readings:
+                        for reading, accumulates in zip(readings, (True, False), strict=True):
+                            with reading:
+                                row(scaled, accumulates)
+            return context.get_dummy_value()
+
+        scalar = types.float32 if spec.itemsize == 4 else types.float64
+        i = types.int64
+        return types.void(i, i, i, i, i, scalar, scalar, i, i, i), codegen
+
+    return flush_row
+
+
+def make_portable_flush_row(spec: KernelSpec):
+    """`make_flush_row` in plain loops, bit-equal."""
+    NR, size, MOST = spec.NR, spec.itemsize, 1022 if spec.itemsize == 8 else 126
+    peek, poke, fma = make_memory(spec.dtype)
+    number = np.dtype(spec.dtype).type
+    two, half_ = number(2), number(0.5)
+
+    @njit
+    def power_of_two(exponent):
+        factor = number(1)
+        for _ in range(min(abs(exponent), MOST)):
+            factor *= two if exponent > 0 else half_
+        return factor
+
+    @njit
+    def flush_row(c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
+        for j in range(tiles * NR + rest):
+            x = peek(t + j // NR * step + j % NR * size)
+            if exponents != 0:
+                e = peek_i32(exponents + 4 * j) + row_exponent
+                half = e >> 1
+                x = x * power_of_two(half) * power_of_two(e - half)
+            x = alpha * x
+            if reads != 0:
+                x = fma(beta, peek(c + j * size), x)
+            poke(c + j * size, x)
+
+    return flush_row
+
+
+def make_flush(spec: KernelSpec, portable: bool):
+    """All rows of one block of C that an MC × N2 piece of a target covers.
+
+    Returns
+    -------
+    flush : Numba function (c, row_step, column_step, rows, columns, target, tiles, alpha, beta, reads, row_exponents,
+        exponents, buffer)
+        `c` is the address of the first element, `tiles` the tiles in a column of the target. A C whose columns are
+        not contiguous goes through `buffer`, a contiguous row.
+    """
+    MR, NR, size = spec.MR, spec.NR, spec.itemsize
+    flush_row = make_portable_flush_row(spec) if portable else make_flush_row(spec)
+    peek, poke, _ = make_memory(spec.dtype)
+
+    @njit
+    def flush(
+        c, row_step, column_step, rows, columns, target, tiles, alpha, beta, reads, row_exponents, exponents, buffer
+    ):
+        tile_bytes = MR * NR * size
+        for i in range(rows):
+            line = c + i * row_step
+            t = target + i // MR * tile_bytes + i % MR * NR * size
+            e = peek_i32(row_exponents + 4 * i) if row_exponents != 0 else 0
+            if column_step == size:
+                flush_row(
+                    line, t, tiles * tile_bytes, columns // NR, columns % NR, alpha, beta, reads, e, exponents
+                )
+            else:
+                if reads != 0:
+                    for j in range(columns):
+                        poke(buffer + j * size, peek(line + j * column_step))
+                flush_row(
+                    buffer, t, tiles * tile_bytes, columns // NR, columns % NR, alpha, beta, reads, e, exponents
+                )
+                for j in range(columns):
+                    poke(line + j * column_step, peek(buffer + j * size))
+
+    return flush

@@ -1,0 +1,132 @@
+"""The micro-kernel: an MR × NR tile of one block product, and where it goes.
+
+::
+
+    sliver of A (packed)                       panel of B (packed)
+    chunk 0        chunk 1                     k = 0   b[0, 0] … b[0, NR-1]
+    a[0, 0..VL-1]  a[0, VL..2VL-1]                 1   b[1, 0] … b[1, NR-1]
+    a[1, 0..VL-1]  …                               …
+    …                                          NR contiguous elements a step, aligned to 64 bytes
+    a[MR-1, …]     …
+    MR·VL contiguous elements a chunk
+
+A row of a chunk is one vector, so packing a row-major A needs no transposition, and all MR broadcasts of a step lie
+at constant offsets from one pointer within MR·VL·itemsize (768) bytes: no L1 set conflicts whatever K is.
+
+The finished tile is not written to C. It is added, times a coefficient, to *packed* accumulators ("targets", one per
+block of C that the product contributes to), stored as contiguous tiles: combining H costs no traffic beyond L2 and has
+no edge cases. `epilogue` moves them to C.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .simd import I64, Vec, c64, make_memory, peek_i64, phi
+from .spec import KernelSpec
+
+UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B
+
+
+def make_microkernel(spec: KernelSpec):
+    """The micro-kernel in LLVM vectors.
+
+    Returns
+    -------
+    microkernel : Numba function (K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step)
+        tile = A[MR, K] · B[K, NR], accumulated over k in order in one FMA chain per element; then for t < `targets`
+        the tile times coefs[t] is stored at addresses[t] + offset, or added where accumulate[t]. `a`, `b` are
+        addresses of the packed sliver and panel; `addresses` (int64), `coefs` (lane dtype) and `accumulate` (int64)
+        are addresses of arrays. Cache lines ahead, ahead + ahead_step, … are prefetched to L2.
+    """
+    VL, MR, NV, NR, size = spec.VL, spec.MR, spec.NV, spec.NR, spec.itemsize
+    tile = MR * NV
+    unroll = min(UNROLL, VL)
+    groups = VL // unroll  # rounds in a chunk
+
+    @intrinsic
+    def microkernel(typingctx, K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step):
+        def codegen(context, builder, signature, args):
+            K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step = args
+            v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
+
+            def step(acc, a, b):
+                """One k: NV loads of B, MR broadcasts of A, MR·NV fused multiply-adds."""
+                row = [v.load(add(b, c64(j * v.width)), align=v.width) for j in range(NV)]
+                out = []
+                for i in range(MR):
+                    x = v.splat(v.scalar(add(a, c64(i * v.width))))
+                    out += [v.fma(x, row[j], acc[i * NV + j]) for j in range(NV)]
+                return out
+
+            def loop(name, count, state, steps):
+                """`count` rounds of `steps` k each; leaves the builder after the loop, returns the state there."""
+                entry = builder.block
+                head, exit_ = builder.append_basic_block(name), builder.append_basic_block(name + ".end")
+                builder.cbranch(builder.icmp_signed(">", count, c64(0)), head, exit_)
+                builder.position_at_end(head)
+                i = phi(builder, I64, (c64(0), entry))
+                nodes = [phi(builder, x.type, (x, entry)) for x in state]
+                a, b, line, *acc = nodes
+                if steps > 1:
+                    v.prefetch(line)
+                for u in range(steps):
+                    acc = step(acc, add(a, c64(u * size)), add(b, c64(u * NR * size)))
+                after = add(i, c64(1))
+                a_next = add(a, c64(steps * size))
+                if steps > 1:  # the last group of a chunk is followed by the other rows of that chunk
+                    last = builder.icmp_signed("==", builder.and_(i, c64(groups - 1)), c64(groups - 1))
+                    a_next = add(a_next, builder.select(last, c64((MR - 1) * v.width), c64(0)))
+                new = [a_next, add(b, c64(steps * NR * size)), add(line, ahead_step), *acc]
+                for node, value in zip([i, *nodes], [after, *new], strict=True):
+                    node.add_incoming(value, head)
+                builder.cbranch(builder.icmp_signed("<", after, count), head, exit_)
+                builder.position_at_end(exit_)
+                return [phi(builder, x.type, (x, entry), (y, head)) for x, y in zip(state, new, strict=True)]
+
+            rounds = builder.sdiv(K, c64(unroll))
+            state = loop("group", rounds, [a, b, ahead, *[v.zero] * tile], unroll)
+            acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[3:]
+
+            with cgutils.for_range(builder, targets) as each:
+                word = builder.shl(each.index, c64(3))
+                out = add(builder.load(v.pointer(add(addresses, word), I64)), offset)
+                coef = v.splat(v.scalar(add(coefs, mul(each.index, c64(size)))))
+                adding = builder.icmp_signed("!=", builder.load(v.pointer(add(accumulate, word), I64)), c64(0))
+                with builder.if_else(adding) as branches:
+                    for branch, accumulates in zip(branches, (True, False), strict=True):
+                        with branch:
+                            for x in range(tile):
+                                at = add(out, c64(x * v.width))
+                                y = v.fma(coef, acc[x], v.load(at, v.width)) if accumulates else builder.fmul(coef, acc[x])
+                                v.store(y, at, v.width)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 10), codegen
+
+    return microkernel
+
+
+def make_portable_microkernel(spec: KernelSpec):
+    """The same function in plain loops: bit-equal to `make_microkernel`, for reading, testing and odd machines."""
+    VL, MR, NR, size = spec.VL, spec.MR, spec.NR, spec.itemsize
+    peek, poke, fma = make_memory(spec.dtype)
+    zero = np.dtype(spec.dtype).type(0)
+
+    @njit
+    def microkernel(K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step):
+        for i in range(MR):
+            for j in range(NR):
+                acc = zero
+                for k in range(K):
+                    x = peek(a + ((k // VL) * MR * VL + i * VL + k % VL) * size)
+                    acc = fma(x, peek(b + (k * NR + j) * size), acc)
+                for t in range(targets):
+                    at = peek_i64(addresses + 8 * t) + offset + (i * NR + j) * size
+                    coef = peek(coefs + t * size)
+                    poke(at, fma(coef, acc, peek(at)) if peek_i64(accumulate + 8 * t) != 0 else coef * acc)
+
+    return microkernel

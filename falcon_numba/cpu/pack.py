@@ -1,0 +1,363 @@
+"""Combine and pack: Ã_r = Σ U[r]·A_block (and B̃_r likewise) straight into the micro-kernel's layout.
+
+`pack` serves both operands: it sees a matrix as *rows* and *lanes*, lanes being the direction that becomes vector
+lanes (the inner dimension of A, the columns of B), cut into a grid of equal blocks. For each row of a block it takes a
+strip of lanes from every block of the grid, short enough to stay in L1, and writes all R combinations of it: every
+element of the operand is read from memory once (group combine; FalconGEMM, section III-B).
+
+Where the strips come from is the *load* step:
+
+- direct: lanes contiguous in memory and the strip inside every block or outside of it: the combination reads the
+  operand itself. A block, or a row of one, outside the matrix reads a strip of zeros (virtual padding: no copies).
+- staged: anything else (lanes strided or transposed, scaled operands, the few vectors that straddle an edge): VL rows
+  of the strips are first brought into a small buffer, transposed in registers where rows are the contiguous direction.
+
+Scaling by exact powers of two, per row or per lane, belongs to staging and so costs nothing when it is off.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .simd import I64, Vec, c64, make_memory, peek_i64, poke_i64
+from .spec import KernelSpec
+
+STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
+STAGE_BYTES = 64 * 1024  # staged rows of all strips: they may live in L2
+STRIP_MOST = 4096  # bytes of one strip at most; also the length of the strip of zeros
+UNROLLED_TERMS = 4  # combinations of up to so many blocks keep their addresses and coefficients in registers
+
+
+class Operand(NamedTuple):
+    """A matrix cut into a grid of blocks; all int64, steps in bytes."""
+
+    address: int
+    row_step: int
+    lane_step: int
+    rows: int
+    lanes: int
+    grid_rows: int
+    grid_lanes: int
+    block_rows: int
+    block_lanes: int
+    row_scale: int  # address of one factor per row, or 0
+    lane_scale: int  # address of one factor per lane, or 0
+
+
+class Layout(NamedTuple):
+    """Where row x, vector group g of a packed block lies: (x // period)·tile + (x % period)·row + g·group."""
+
+    period: int
+    tile_step: int
+    row_step: int
+    group_step: int
+
+
+class Terms(NamedTuple):
+    """Combinations in compressed rows: product r adds coef[t]·block[t] for ptr[r] ≤ t < ptr[r + 1]."""
+
+    ptr: object
+    block: object
+    coef: object
+
+
+@njit
+def strip_lanes(blocks, unit, itemsize, rows):
+    """Lanes of a strip: whole groups, the strips of all blocks in half of L1 (of `rows` rows: in a part of L2)."""
+    together = STRIP_BYTES if rows == 1 else STAGE_BYTES // rows
+    lanes = min(STRIP_MOST, together // blocks) // itemsize
+    return max(unit, lanes // unit * unit)
+
+
+def scratch_bytes(blocks: int, spec: KernelSpec) -> int:
+    """Bytes one thread needs for `Scratch`, 64-byte aligned parts included."""
+    unit = spec.NR
+    strip = max(strip_lanes.py_func(blocks, unit, spec.itemsize, spec.VL), unit)
+    stage = blocks * spec.VL * strip * spec.itemsize
+    return -(-8 * blocks // 64) * 64 + STRIP_MOST + stage + 64
+
+
+def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
+    """Combination of strips in LLVM vectors.
+
+    Returns
+    -------
+    combine : Numba function (out, step, groups, terms, blocks, coefs, sources)
+        Group g, `vectors` vectors at out + g·step, becomes Σ_t coefs[t]·strip(blocks[t]), the strip of block q being
+        contiguous at sources[q]. The first term is a product, the others fused multiply-adds in order. `out` is
+        aligned to a vector; with `nontemporal` the stores bypass the caches.
+    """
+    VL = spec.VL
+
+    @intrinsic
+    def combine(typingctx, out, step, groups, terms, blocks, coefs, sources):
+        def codegen(context, builder, signature, args):
+            out, step, groups, terms, blocks, coefs, sources = args
+            v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
+            word = lambda base, i: builder.load(v.pointer(add(base, builder.shl(i, c64(3))), I64))  # noqa: E731
+            source = lambda t: word(sources, word(blocks, t))  # noqa: E731
+            coef = lambda t: v.splat(v.scalar(add(coefs, mul(t, c64(spec.itemsize)))))  # noqa: E731
+
+            def sweep(total):
+                with cgutils.for_range(builder, groups) as each:
+                    start = mul(each.index, c64(vectors * v.width))
+                    to = add(out, mul(each.index, step))
+                    for j in range(vectors):
+                        here = add(start, c64(j * v.width))
+                        v.store(total(here), add(to, c64(j * v.width)), v.width, nontemporal)
+
+            for n in range(1, UNROLLED_TERMS + 1):
+                with builder.if_then(builder.icmp_signed("==", terms, c64(n))):
+                    fixed = [(source(c64(t)), coef(c64(t))) for t in range(n)]
+
+                    def total(here, fixed=fixed):
+                        acc = builder.fmul(v.load(add(fixed[0][0], here)), fixed[0][1])
+                        for src, c in fixed[1:]:
+                            acc = v.fma(v.load(add(src, here)), c, acc)
+                        return acc
+
+                    sweep(total)
+            with builder.if_then(builder.icmp_signed(">", terms, c64(UNROLLED_TERMS))):
+                slot = cgutils.alloca_once(builder, v.type)
+
+                def total_loop(here):
+                    builder.store(builder.fmul(v.load(add(source(c64(0)), here)), coef(c64(0))), slot)
+                    with cgutils.for_range(builder, terms, start=c64(1)) as each:
+                        x = v.load(add(source(each.index), here))
+                        builder.store(v.fma(x, coef(each.index), builder.load(slot)), slot)
+                    return builder.load(slot)
+
+                sweep(total_loop)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 7), codegen
+
+    return combine
+
+
+def make_portable_combine(spec: KernelSpec, vectors: int):
+    """`make_combine` in plain loops, bit-equal."""
+    size, lanes = spec.itemsize, vectors * spec.VL
+    peek, poke, fma = make_memory(spec.dtype)
+
+    @njit
+    def combine(out, step, groups, terms, blocks, coefs, sources):
+        for g in range(groups):
+            for i in range(lanes):
+                here = (g * lanes + i) * size
+                acc = peek(peek_i64(sources + 8 * peek_i64(blocks)) + here) * peek(coefs)
+                for t in range(1, terms):
+                    x = peek(peek_i64(sources + 8 * peek_i64(blocks + 8 * t)) + here)
+                    acc = fma(x, peek(coefs + t * size), acc)
+                poke(out + g * step + i * size, acc)
+
+    return combine
+
+
+def make_scaled_copy(spec: KernelSpec):
+    """out[v] = src[v] · factor for `vectors` contiguous vectors; factors advance by `step` vectors (0: one scalar)."""
+
+    @intrinsic
+    def scaled_copy(typingctx, out, src, vectors, factors, per_lane):
+        def codegen(context, builder, signature, args):
+            out, src, vectors, factors, per_lane = args
+            v = Vec(builder, spec.dtype, spec.VL)
+            lanes = builder.icmp_signed("!=", per_lane, c64(0))
+            scalar = v.splat(v.scalar(factors))
+            with builder.if_else(lanes) as branches:
+                for branch, many in zip(branches, (True, False), strict=True):
+                    with branch, cgutils.for_range(builder, vectors) as each:
+                        here = builder.mul(each.index, c64(v.width))
+                        factor = v.load(builder.add(factors, here)) if many else scalar
+                        v.store(builder.fmul(v.load(builder.add(src, here)), factor), builder.add(out, here))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 5), codegen
+
+    return scaled_copy
+
+
+def make_transpose(spec: KernelSpec):
+    """A VL × VL tile transposed in registers: row i of `out` is element i of each source line."""
+
+    @intrinsic
+    def transpose(typingctx, out, out_step, src, src_step):
+        def codegen(context, builder, signature, args):
+            out, out_step, src, src_step = args
+            v = Vec(builder, spec.dtype, spec.VL)
+            at = lambda base, step, i: builder.add(base, builder.mul(step, c64(i)))  # noqa: E731
+            lines = [v.load(at(src, src_step, i)) for i in range(spec.VL)]
+            for i, row in enumerate(v.transpose(lines)):
+                v.store(row, at(out, out_step, i))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), codegen
+
+    return transpose
+
+
+def make_portable_transpose(spec: KernelSpec):
+    """`make_transpose` in plain loops."""
+    VL, size = spec.VL, spec.itemsize
+    peek, poke, _ = make_memory(spec.dtype)
+
+    @njit
+    def transpose(out, out_step, src, src_step):
+        for i in range(VL):
+            for j in range(VL):
+                poke(out + i * out_step + j * size, peek(src + j * src_step + i * size))
+
+    return transpose
+
+
+def make_portable_scaled_copy(spec: KernelSpec):
+    """`make_scaled_copy` in plain loops."""
+    VL, size = spec.VL, spec.itemsize
+    peek, poke, _ = make_memory(spec.dtype)
+
+    @njit
+    def scaled_copy(out, src, vectors, factors, per_lane):
+        for i in range(vectors * VL):
+            factor = peek(factors + i * size) if per_lane != 0 else peek(factors)
+            poke(out + i * size, peek(src + i * size) * factor)
+
+    return scaled_copy
+
+
+class Scratch(NamedTuple):
+    """Addresses private to one thread: where each block's strip starts, a strip of zeros, staged strips."""
+
+    sources: int
+    zeros: int
+    stage: int
+
+
+def make_pack(spec: KernelSpec, vectors: int, portable: bool):
+    """The packing routine for an operand whose layout groups `vectors` vectors (1 for A, NV for B).
+
+    Returns
+    -------
+    pack : Numba function (operand, layout, terms, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal)
+        Packs rows x0 ≤ x < x1 and lanes y0 ≤ y < y1 (coordinates within a block) of all R combinations; rows
+        x1 ≤ x < x_end and lanes up to a whole group become zero. Row x goes where `layout` says for x − xb, combination
+        r to out + r·product_step.
+    """
+    VL, size = spec.VL, spec.itemsize
+    unit = vectors * VL
+    if portable:
+        combine = combine_nt = make_portable_combine(spec, vectors)
+        transpose, scaled_copy = make_portable_transpose(spec), make_portable_scaled_copy(spec)
+    else:
+        combine, combine_nt = make_combine(spec, vectors, False), make_combine(spec, vectors, True)
+        transpose, scaled_copy = make_transpose(spec), make_scaled_copy(spec)
+    peek, poke, _ = make_memory(spec.dtype)
+    zero = np.dtype(spec.dtype).type(0)
+
+    @njit
+    def stage_block(out, width, src, row_step, lane_step, rows, valid_rows, lanes):
+        """`rows` × `width` contiguous elements from `src`; zeros from row `valid_rows` and from lane `lanes` on."""
+        y0 = 0
+        if row_step == size and valid_rows == VL:
+            y0 = lanes // VL * VL
+            for y in range(0, y0, VL):
+                transpose(out + y * size, width * size, src + y * lane_step, lane_step)
+        for x in range(rows):
+            valid = lanes if x < valid_rows else 0
+            for y in range(y0, valid):
+                poke(out + (x * width + y) * size, peek(src + x * row_step + y * lane_step))
+            for y in range(max(y0, valid), width):
+                poke(out + (x * width + y) * size, zero)
+
+    @njit
+    def scale_rows(operand, out, width, row, lane, rows, lanes):
+        """Multiply staged rows by their row and lane factors."""
+        whole = lanes // VL
+        for x in range(rows):
+            line = out + x * width * size
+            if operand.row_scale != 0:
+                scaled_copy(line, line, width // VL, operand.row_scale + (row + x) * size, 0)
+            if operand.lane_scale != 0:
+                factors = operand.lane_scale + lane * size
+                scaled_copy(line, line, whole, factors, 1)
+                for y in range(whole * VL, lanes):
+                    poke(line + y * size, peek(line + y * size) * peek(factors + y * size))
+
+    @njit
+    def stage(operand, xt, rows, x1, s, lanes, width, scratch):
+        """Bring `rows` rows × `lanes` lanes of every block into the staging buffer."""
+        for bi in range(operand.grid_rows):
+            row = bi * operand.block_rows + xt
+            valid_rows = max(0, min(rows, x1 - xt, operand.rows - row))
+            for bl in range(operand.grid_lanes):
+                lane = bl * operand.block_lanes + s
+                valid = max(0, min(lanes, operand.lanes - lane))
+                here = valid_rows if valid > 0 else 0
+                out = scratch.stage + (bi * operand.grid_lanes + bl) * VL * width * size
+                src = operand.address + row * operand.row_step + lane * operand.lane_step
+                stage_block(out, width, src, operand.row_step, operand.lane_step, rows, here, valid)
+                if operand.row_scale != 0 or operand.lane_scale != 0:
+                    scale_rows(operand, out, width, row, lane, here, valid)
+
+    @njit
+    def locate(operand, x, xt, x1, s, width, staged, scratch):
+        """Write down where row x of every block's strip starts."""
+        q = 0
+        for bi in range(operand.grid_rows):
+            row = bi * operand.block_rows + x
+            inside = x < x1 and row < operand.rows
+            for bl in range(operand.grid_lanes):
+                lane = bl * operand.block_lanes + s
+                if staged:
+                    at = scratch.stage + (q * VL + x - xt) * width * size
+                elif inside and lane < operand.lanes:
+                    at = operand.address + row * operand.row_step + lane * operand.lane_step
+                else:
+                    at = scratch.zeros
+                poke_i64(scratch.sources + 8 * q, at)
+                q += 1
+
+    @njit
+    def pack(operand, layout, terms, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
+        always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
+        tile = VL if always_staged else 1
+        strip = strip_lanes(operand.grid_rows * operand.grid_lanes, unit, size, tile)
+        edge = operand.lanes % operand.block_lanes  # lane (within a block) where the one partial block ends
+        blocks, coefs = terms.block.ctypes.data, terms.coef.ctypes.data
+        for xt in range(x0, x_end, tile):
+            rows = min(tile, x_end - xt)
+            s = y0
+            while s < y1:
+                e = min(s + strip, y1)
+                staged = always_staged
+                if not always_staged:
+                    # A direct strip is whole groups and lies on one side of the edge; what straddles is staged.
+                    if s < edge < e:
+                        e = s + (edge - s) // unit * unit
+                    e = s + (e - s) // unit * unit
+                    if e == s:
+                        e = min(s + unit, y1)
+                        staged = e - s < unit or s < edge < e
+                groups = (e - s + unit - 1) // unit
+                width = groups * unit
+                if staged:
+                    stage(operand, xt, rows, x1, s, e - s, width, scratch)
+                for x in range(xt, xt + rows):
+                    locate(operand, x, xt, x1, s, width, staged, scratch)
+                    to = out + (x - xb) // layout.period * layout.tile_step + (x - xb) % layout.period * layout.row_step
+                    to += (s - y0) // unit * layout.group_step
+                    for r in range(len(terms.ptr) - 1):
+                        first = terms.ptr[r]
+                        count, block, coef = terms.ptr[r + 1] - first, blocks + 8 * first, coefs + size * first
+                        if nontemporal:
+                            combine_nt(to, layout.group_step, groups, count, block, coef, scratch.sources)
+                        else:
+                            combine(to, layout.group_step, groups, count, block, coef, scratch.sources)
+                        to += product_step
+                s = e
+
+    return pack

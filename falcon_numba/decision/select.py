@@ -1,0 +1,186 @@
+"""Which executor, scheme and depth: candidates in the order of expected speed, the first that is admissible wins.
+
+A first, simple rule: NumPy where a product is too small for the engine's overhead, else as many levels of Strassen as
+the smallest dimension pays for. Thresholds come from interleaved measurements against OpenBLAS on a 2-core Zen 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..algorithms import Scheme, flatten, resolve_scheme
+from ..numerics.bounds import error_bound
+from ..plan import Inadmissible, Plan
+
+if TYPE_CHECKING:
+    from ..config import Settings
+    from ..cpu.blocking import Blocks
+
+# The smallest dimension from which the engine's classical product, and each further level, pays.
+ENGINE_PAYS = 384
+LEVELS_PAY = {"float32": (1536, 2048), "float64": (1536, 2560)}
+AUTO_SCHEME = "strassen"
+MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
+MOST_GRID = 1024  # blocks along one dimension
+
+
+class Product(NamedTuple):
+    """The product to plan for."""
+
+    M: int
+    N: int
+    K: int
+    batch: int
+    dtype: str
+
+
+BlocksFor = Callable[[tuple[int, int, int], int], "tuple[Blocks, int]"]
+
+
+def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
+    """The levels that the options `scheme` and `depth` force, or None where depth is left to the rule.
+
+    Raises
+    ------
+    ValueError
+        A depth that contradicts a tuple of schemes, or that makes no sense.
+    """
+    if isinstance(scheme, tuple):
+        levels = tuple(resolve_scheme(s) for s in scheme)
+        if depth not in ("auto", len(levels)):
+            raise ValueError(f"depth={depth} contradicts the {len(levels)} levels of scheme={scheme!r}")
+        return _sensible(levels)
+    if scheme != "auto":
+        resolve_scheme(scheme)
+    if depth == "auto":
+        return None
+    one = resolve_scheme(AUTO_SCHEME if scheme == "auto" else scheme)
+    if one.rank ** min(int(depth), 64) > MOST_RANK:
+        raise ValueError(_too_deep(one.name, int(depth), f"{one.rank}^{depth} block products"))
+    return _sensible((one,) * int(depth))
+
+
+def _too_deep(name: str, depth: int, what: str) -> str:
+    return f"depth={depth} of scheme {name!r} makes no sense: {what}; at most {MOST_RANK} products, {MOST_GRID} blocks a side"
+
+
+def _sensible(levels: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
+    rank, grid = 1, (1, 1, 1)
+    for s in levels:
+        rank, grid = rank * s.rank, (grid[0] * s.m, grid[1] * s.k, grid[2] * s.n)
+    if rank > MOST_RANK or max(grid) > MOST_GRID:
+        name = "*".join(s.name for s in levels)
+        raise ValueError(_too_deep(name, len(levels), f"{rank} block products of a {grid[0]}×{grid[1]}×{grid[2]} grid"))
+    # Levels of one block are the classical product.
+    return tuple(s for s in levels if s.rank > 1)
+
+
+def select(product: Product, settings: Settings, threads: int, blocks_for: BlocksFor) -> Plan:
+    """The plan for a product.
+
+    Parameters
+    ----------
+    product : Product
+    settings : Settings
+    threads : int
+        That may be used.
+    blocks_for : callable (grid, rank) -> (Blocks, workspace bytes)
+        Block sizes of the engine; raises Inadmissible where they don't fit the workspace allowed.
+
+    Raises
+    ------
+    Inadmissible
+        A ValueError: forced options, or all candidates, break `max_error` or the workspace limit.
+    ValueError
+        Options that contradict each other.
+    """
+    forced = levels_for(settings.scheme, settings.depth)
+    smallest = min(product.M, product.N, product.K)
+    if settings.executor == "numpy":
+        if forced:
+            raise ValueError(f"executor='numpy' can't run {len(forced)} levels: it has the classical product only")
+        return _numpy_plan(product, settings, threads, "executor='numpy'")
+    if forced and settings.accuracy == "componentwise":
+        raise ValueError(f"accuracy='componentwise' allows depth 0 only, got {len(forced)} levels")
+    named = settings.scheme != "auto"
+    engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
+    if smallest < ENGINE_PAYS and not (forced or named or engine_asked_for):
+        return _numpy_plan(product, settings, threads, f"smallest dimension {smallest} < {ENGINE_PAYS}: NumPy is faster")
+    if forced is not None:
+        return _engine_plan(product, settings, threads, blocks_for, forced, "depth and scheme as asked for")
+
+    scheme = resolve_scheme(settings.scheme if named else AUTO_SCHEME)
+    pays = LEVELS_PAY[product.dtype]
+    depth = max(sum(smallest >= size for size in pays), named)
+    reason = f"smallest dimension {smallest}; levels pay from {', '.join(map(str, pays))}"
+    if settings.accuracy == "componentwise":
+        depth, reason = 0, "accuracy='componentwise' allows depth 0 only"
+    while True:
+        try:
+            return _engine_plan(product, settings, threads, blocks_for, _sensible((scheme,) * depth), reason)
+        except Inadmissible as refused:
+            if depth == 0:
+                raise
+            depth, reason = depth - 1, f"{depth} levels would pay, but {refused}"
+
+
+def _admit(bound: float, settings: Settings, what: str) -> None:
+    if settings.max_error is not None and bound > settings.max_error:
+        raise Inadmissible(f"the proven bound of {what}, {bound:.2g}, exceeds max_error={settings.max_error:g}")
+
+
+def _engine_plan(
+    product: Product,
+    settings: Settings,
+    threads: int,
+    blocks_for: BlocksFor,
+    levels: tuple[Scheme, ...],
+    reason: str,
+) -> Plan:
+    flat = flatten(levels)
+    blocks, workspace = blocks_for(flat.grid, flat.rank)
+    bound = error_bound(levels, product.K, blocks.KC, product.dtype, settings.accuracy).relative
+    _admit(bound, settings, f"depth {len(levels)}")
+    return Plan(
+        *product,
+        executor="cpu",
+        levels=levels,
+        grid=flat.grid,
+        rank=flat.rank,
+        leaf="portable" if settings.leaf == "portable" else "simd",
+        blocks=blocks,
+        threads=threads,
+        whole_products=whole_products(product, threads),
+        workspace_bytes=workspace,
+        workspace_limit=settings.workspace_limit,
+        accuracy=settings.accuracy,
+        error_bound=bound,
+        reason=reason,
+    )
+
+
+def whole_products(product: Product, threads: int) -> bool:
+    """Whether each thread takes whole products: enough of them, and each too small to share."""
+    return product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
+
+
+def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str) -> Plan:
+    bound = error_bound((), product.K, product.K, product.dtype, "componentwise").relative
+    _admit(bound, settings, "NumPy's product")
+    return Plan(
+        *product,
+        executor="numpy",
+        levels=(),
+        grid=(1, 1, 1),
+        rank=1,
+        leaf="blas",
+        blocks=None,
+        threads=threads,
+        whole_products=False,
+        workspace_bytes=0,
+        workspace_limit=settings.workspace_limit,
+        accuracy=settings.accuracy,
+        error_bound=bound,
+        reason=reason,
+    )
