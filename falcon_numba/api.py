@@ -1,0 +1,353 @@
+"""The public products, `gemm` and `matmul`: NumPy's and BLAS's semantics in front of the engines.
+
+Both bring their operands into the form of a `Problem` (native byte order, one dtype, broadcast views) and hand it to
+`dispatch`. What the engines have no business with (invalid arguments, empty arrays, dtypes they lack) goes to NumPy.
+"""
+
+from __future__ import annotations
+
+import operator
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import config, dispatch
+from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of
+from .config import Settings
+from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
+from .problem import Problem
+from .ufunc import MATMUL, Call, allocate, understand, wrap
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+ENGINE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+#: Multiplications below which NumPy is called straight away: there a call costs more than the product.
+TINY_PRODUCT = 64**3
+
+# Options that say how to run a plan, not which one.
+_BESIDE_A_PLAN = frozenset({"threads", "workspace_limit", "check", "reproducible"})
+
+_ndarray = np.ndarray
+_NoValue: Any = np._NoValue
+
+
+def matmul(
+    x1: Any,
+    x2: Any,
+    /,
+    out: Any = None,
+    *,
+    casting: Any = "same_kind",
+    order: Any = "K",
+    dtype: Any = None,
+    subok: Any = True,
+    axes: Any = _NoValue,
+    axis: Any = _NoValue,
+    **options: Any,
+) -> Any:
+    """Matrix product with the semantics of `numpy.matmul`.
+
+    float32 and float64 products run on this package's engines; every other dtype gives NumPy's own answer.
+
+    Parameters
+    ----------
+    x1 : array_like, shape (..., M, K) or (K,)
+    x2 : array_like, shape (..., K, N) or (K,)
+        Any strides, alignment and byte order; a one-dimensional operand is a row on the left, a column on the right.
+        Batch axes broadcast, and a broadcast operand is never copied out.
+    out : ndarray or tuple of one, shape (..., M, N), optional
+        Written and returned. It may overlap the inputs: the result is as if they had been copied first.
+    casting, order, dtype, subok, axes, axis
+        As for every NumPy ufunc.
+    **options
+        See `falcon_numba.config_context`.
+
+    Returns
+    -------
+    ndarray, shape (..., M, N), or scalar
+        Without M (N) where `x1` (`x2`) has one dimension; a scalar where both have.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a read-only `out`, a bad value of an option.
+    TypeError
+        A dtype that does not cast, an unknown option, an option that cannot be honoured for this dtype, masked
+        arrays, and array types of other libraries unless they take part in NumPy's ``__array_ufunc__`` protocol.
+
+    Notes
+    -----
+    Unlike NumPy no floating-point warning is raised for what happens inside an engine.
+
+    Examples
+    --------
+    >>> matmul([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0])
+    array([3., 7.])
+    """
+    exact = type(x1) is _ndarray and type(x2) is _ndarray and (out is None or type(out) is _ndarray)
+    if (
+        exact
+        and not options
+        and dtype is None
+        and axes is _NoValue
+        and axis is _NoValue
+        and order == "K"
+        and casting == "same_kind"
+        and subok is True
+        and config.untouched()
+        and _is_tiny(x1, x2)
+    ):
+        return MATMUL(x1, x2, out)
+
+    given: dict[str, Any] = {}  # what the caller said, for NumPy
+    if out is not None:
+        given["out"] = out
+    if casting != "same_kind":
+        given["casting"] = casting
+    if order != "K":
+        given["order"] = order
+    if dtype is not None:
+        given["dtype"] = dtype
+    if subok is not True:
+        given["subok"] = subok
+    if axes is not _NoValue:
+        given["axes"] = axes
+    if axis is not _NoValue:
+        given["axis"] = axis
+
+    settings = config.resolve(**options)
+    target = out[0] if type(out) is tuple and len(out) == 1 else out
+    if not exact:
+        operands = (x1, x2, target)
+        handler = find_handler(operands)
+        if handler is not None:
+            return handler(matmul, (x1, x2), {**given, **options})
+        refuse_unsafe(operands)
+        if any(map(overrides_ufuncs, operands)):
+            _need_no_engine(settings, "an operand that brings its own product (__array_ufunc__)")
+            return MATMUL(x1, x2, **given)
+
+    a, b = np.asanyarray(x1), np.asanyarray(x2)
+    call = understand(a, b, target, given)
+    if call is None or call.empty:  # NumPy's own error, or nothing to compute
+        return MATMUL(x1, x2, **given)
+    if call.dtype not in ENGINE_DTYPES:
+        _need_no_engine(settings, f"dtype {call.dtype}", exact=call.dtype.kind in "biu")
+        return MATMUL(x1, x2, **given)
+    result = _run(call, target, settings)
+    if target is None and (subok is False or type(a) is type(b) is _ndarray):
+        return result[()] if result.ndim == 0 else result
+    return wrap(result, (x1, x2), target)
+
+
+def _is_tiny(a: np.ndarray, b: np.ndarray) -> bool:
+    ndim = b.ndim
+    if ndim == 2:
+        return a.size * b.shape[1] < TINY_PRODUCT
+    return a.size * (1 if ndim < 2 else b.size) < TINY_PRODUCT
+
+
+def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:
+    """Compute a valid, non-empty call on an engine; the result has the axes that the caller asked for."""
+    a, b = convert(call.a, call.dtype), convert(call.b, call.dtype)
+    if a.ndim == 1:
+        a = a[np.newaxis, :]
+    if b.ndim == 1:
+        b = b[:, np.newaxis]
+    shape = call.batch + call.core
+    out = None if call.out is None else np.asarray(call.out)
+    if out is not None and writable_in_place(out, call.dtype) and not (overlap(out, a) or overlap(out, b)):
+        result = out
+    else:
+        result = allocate((a[..., 0, 0], b[..., 0, 0]), shape, call.dtype, call.order if out is None else "C")
+    c = result
+    if call.a.ndim == 1:
+        c = c[..., np.newaxis, :] if call.b.ndim > 1 else c[..., np.newaxis]
+    if call.b.ndim == 1:
+        c = c[..., np.newaxis]
+    if call.batch:
+        a = np.broadcast_to(a, call.batch + a.shape[-2:])
+        b = np.broadcast_to(b, call.batch + b.shape[-2:])
+    dispatch.execute(Problem(a, b, c), settings)
+    if out is not None and result is not out:
+        np.copyto(out, result, casting=call.casting)  # type: ignore[arg-type]
+    if target is not None:
+        return target
+    return result if call.out_axes is None else np.moveaxis(result, range(-len(call.core), 0), call.out_axes)
+
+
+def _need_no_engine(settings: Settings, what: str, *, exact: bool = False) -> None:
+    """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy."""
+    levels = len(settings.scheme) if isinstance(settings.scheme, tuple) else settings.depth
+    demands = {
+        f"executor={settings.executor!r}": settings.executor == "cpu",
+        f"depth={settings.depth!r}": isinstance(levels, int) and levels > 0,
+        f"leaf={settings.leaf!r}": settings.leaf != "auto",
+        f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
+    }
+    for demand, made in demands.items():
+        if made:
+            names = " and ".join(map(str, ENGINE_DTYPES))
+            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names}")
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: Any = 1,
+    beta: Any = 0,
+    trans_a: str | bool = "N",
+    trans_b: str | bool = "N",
+    out: np.ndarray | None = None,
+    out_dtype: Any = None,
+    plan: Plan | None = None,
+    **options: Any,
+) -> np.ndarray:
+    """alpha·op(A)·op(B) + beta·C for matrices, with the semantics of the BLAS.
+
+    Parameters
+    ----------
+    a, b : array_like, shapes (M, K) and (K, N) after `trans_a` and `trans_b`
+        Any strides, alignment and byte order.
+    c : array_like, shape (M, N), optional
+        Only read, and not even that with ``beta=0``; ``out=c`` updates it in place.
+    alpha, beta : scalar
+        With ``alpha=0`` neither `a` nor `b` is read. For an integer result they count modulo 2^bits.
+    trans_a, trans_b : {"N", "T", "C"} or bool
+        As it is, transposed (also True), or conjugate transposed.
+    out : ndarray, shape (M, N), optional
+        Written and returned. It may overlap the inputs: the result is as if they had been copied first.
+    out_dtype : dtype, optional
+        Type of the result; without it that of `out`, or else what NumPy's promotion makes of `a`, `b` and `c`. A wider
+        type widens the whole computation (int8 to int32 is exact), a narrower one rounds or wraps the result once.
+    plan : Plan, optional
+        From `plan` or `plan_for`: run this, decide nothing.
+    **options
+        See `falcon_numba.config_context`.
+
+    Returns
+    -------
+    ndarray, shape (M, N)
+        `out`, or a new C-ordered array.
+
+    Raises
+    ------
+    ValueError
+        Shapes that do not fit, a read-only `out`, `beta` without `c`, a bad value of an option.
+    TypeError
+        Types that do not cast under NumPy's "same_kind" rule, an unknown option, an option that cannot be honoured
+        for this dtype, masked arrays, and array types of other libraries. In either case `out` is untouched.
+
+    Notes
+    -----
+    float32 and float64 run on this package's engines. float16 and bfloat16 are computed there in float32 and rounded
+    once. Integers are exact modulo 2^bits, bool is OR of ANDs; these, complex and longer types go through NumPy.
+
+    Examples
+    --------
+    >>> gemm([[1.0, 2.0], [3.0, 4.0]], [[1.0], [1.0]], alpha=2)
+    array([[ 6.],
+           [14.]])
+    """
+    settings = config.resolve(**options)
+    if plan is not None and not _BESIDE_A_PLAN.issuperset(options):
+        clash = ", ".join(sorted(options.keys() - _BESIDE_A_PLAN))
+        raise TypeError(f"a plan has already decided {clash}: pass either plan or these options")
+    operands = (a, b, c, out)
+    handler = find_handler(operands)
+    if handler is not None:
+        keywords = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out}
+        return handler(gemm, (a, b, c), {**keywords, "out_dtype": out_dtype, "plan": plan, **options})
+    refuse_unsafe(operands)
+    a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
+    (M, K), (inner, N) = a.shape, b.shape
+    if inner != K:
+        raise ValueError(f"inner sizes differ: op(a) has shape {a.shape}, op(b) has shape {b.shape}")
+    if c is not None:
+        c = np.asarray(c)
+        need_shape("c", c, (M, N))
+    if out is not None:
+        if not isinstance(out, _ndarray):
+            raise TypeError(f"out must be a numpy.ndarray, not {type(out).__name__}")
+        need_shape("out", out, (M, N))
+        if not out.flags.writeable:
+            raise ValueError("out is read-only")
+    lane, dtype = result_dtypes(a, b, c, out, out_dtype)
+    alpha, beta = scalar_of("alpha", alpha, lane), scalar_of("beta", beta, lane)
+    if beta != 0 and c is None:
+        raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
+
+    if lane in ENGINE_DTYPES:
+        result = run_on_engine(a, b, c, float(alpha), float(beta), lane, out=out, settings=settings, plan=plan)
+    else:
+        if plan is not None:
+            raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
+        _need_no_engine(settings, f"dtype {lane}", exact=lane.kind in "biu")
+        result = run_through_numpy(a, b, c, alpha, beta, lane)
+    if out is None:
+        return result.astype(dtype, copy=False)
+    if result is not out:
+        np.copyto(out, result, casting="same_kind")
+    return out
+
+
+def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
+    """The plan that a product of `a` and `b` would run: of `gemm` for two matrices, else of `matmul`.
+
+    Only shapes and dtypes are looked at.
+
+    Parameters
+    ----------
+    a, b : array_like, shapes (..., M, K) and (..., K, N)
+    trans_a, trans_b : {"N", "T", "C"} or bool
+        For two matrices, as in `gemm`.
+    **options
+        See `falcon_numba.config_context`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As the product would, and ValueError for an empty product.
+    """
+    refuse_unsafe((a, b))
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim == b.ndim == 2:
+        a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
+        dtype = result_dtypes(a, b, None, None, None)[0]
+    elif trans_a not in ("N", False) or trans_b not in ("N", False):
+        raise ValueError("trans_a and trans_b are for two matrices")
+    call = understand(a, b, None, {})
+    if call is None:
+        MATMUL(a, b)  # raises NumPy's own error
+        raise ValueError(f"no product of shapes {a.shape} and {b.shape}")
+    if a.ndim != 2 or b.ndim != 2:
+        dtype = call.dtype
+    M = a.shape[-2] if a.ndim > 1 else 1
+    N = b.shape[-1] if b.ndim > 1 else 1
+    return plan_for(M, N, a.shape[-1], dtype, batch=prod(call.batch), **options)
+
+
+def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, **options: Any) -> Plan:
+    """The plan for products of M×K and K×N matrices of this dtype, `batch` of them.
+
+    Raises
+    ------
+    ValueError
+        A size below 1, or a bad value of an option.
+    TypeError
+        A size that is no integer, an unknown option, or an option that cannot be honoured for this dtype.
+    """
+    settings = config.resolve(**options)
+    sizes = {"M": M, "N": N, "K": K, "batch": batch}
+    for name, size in sizes.items():
+        sizes[name] = operator.index(size)
+        if sizes[name] < 1:
+            raise ValueError(f"{name}={size}: must be >= 1")
+    dtype = np.dtype(dtype).newbyteorder("=")
+    if dtype not in ENGINE_DTYPES:
+        _need_no_engine(settings, f"dtype {dtype}", exact=dtype.kind in "biu")
+    return dispatch.plan_product(sizes["M"], sizes["N"], sizes["K"], dtype, settings, batch=sizes["batch"])

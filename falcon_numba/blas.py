@@ -1,0 +1,129 @@
+"""The parts of `gemm`: transposition, result dtype, scalars, and the C·beta term around an engine or NumPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import dispatch
+from .config import Settings
+from .operands import convert, overlap, same_view, writable_in_place
+from .problem import Problem
+from .ufunc import MATMUL
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+def matrix(name: str, x: Any, trans: str | bool) -> np.ndarray:
+    """op(x) as a view, except that the conjugate of a complex matrix is a copy."""
+    x = np.asarray(x)
+    if x.ndim != 2:
+        raise ValueError(f"{name} must have two dimensions, not shape {x.shape}; matmul takes vectors and batches")
+    letter = trans.upper() if isinstance(trans, str) else {True: "T", False: "N"}.get(trans)
+    if letter not in ("N", "T", "C"):
+        raise ValueError(f"trans_{name}={trans!r}: must be 'N', 'T', 'C', True or False")
+    if letter == "N":
+        return x
+    return x.T if letter == "T" else x.conj().T if x.dtype.kind in "cO" else x.T
+
+
+def need_shape(name: str, x: np.ndarray, shape: tuple[int, int]) -> None:
+    if x.shape != shape:
+        raise ValueError(f"{name} has shape {x.shape}, the product has shape {shape}")
+
+
+def result_dtypes(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray | None, out_dtype: Any
+) -> tuple[np.dtype, np.dtype]:
+    """The type to compute in and the type of the result."""
+    natural = np.result_type(*(x.dtype for x in (a, b, c) if x is not None))
+    dtype = natural if out is None else out.dtype.newbyteorder("=")
+    if out_dtype is not None:
+        wanted = np.dtype(out_dtype).newbyteorder("=")
+        if out is not None and wanted != dtype:
+            raise TypeError(f"out_dtype={wanted} but out has dtype {out.dtype}")
+        dtype = wanted
+    if not np.can_cast(natural, dtype, "same_kind"):
+        raise TypeError(f"a product of {natural} does not cast to {dtype} under the rule 'same_kind'")
+    lane = np.result_type(natural, dtype)
+    return (np.dtype(np.float32) if _is_short_float(lane) else lane), dtype
+
+
+def _is_short_float(dtype: np.dtype) -> bool:
+    """float16, bfloat16 and the 8-bit floats of ml_dtypes, which NumPy knows by name only."""
+    return dtype == np.float16 or (dtype.kind == "V" and dtype.name.startswith(("bfloat", "float")))
+
+
+def scalar_of(name: str, value: Any, dtype: np.dtype) -> Any:
+    """`value` as a scalar of `dtype`; integers reduced modulo 2^bits."""
+    x = np.asarray(value)
+    if x.ndim:
+        raise TypeError(f"{name} must be a scalar, not an array of shape {x.shape}")
+    if dtype.kind == "O":
+        return value
+    if x.dtype.kind in "biu" or isinstance(value, int):
+        number = int(value)
+        if dtype.kind == "b" and number not in (0, 1):
+            raise ValueError(f"{name}={value!r}: must be 0 or 1 for a bool product")
+        if dtype.kind in "iu":
+            bits = 8 * dtype.itemsize
+            return np.array(number % 2**bits, f"u{dtype.itemsize}").astype(dtype)[()]
+        value = number
+    elif x.dtype.kind == "O" or not np.can_cast(x.dtype, dtype, "same_kind"):
+        raise TypeError(f"{name}={value!r} does not cast to {dtype} under the rule 'same_kind'")
+    with np.errstate(over="ignore"):
+        scalar = dtype.type(value)
+    if not np.isfinite(scalar) and np.isfinite(x if x.dtype.kind != "O" else 0):
+        raise ValueError(f"{name}={value!r} overflows {dtype}")
+    return scalar
+
+
+def run_on_engine(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray | None,
+    alpha: float,
+    beta: float,
+    lane: np.dtype,
+    *,
+    out: np.ndarray | None,
+    settings: Settings,
+    plan: Plan | None,
+) -> np.ndarray:
+    """The result in `lane`: `out` itself where the engine may write there, else a new array."""
+    (M, K), N = a.shape, b.shape[1]
+    idle = alpha == 0 or K == 0 or M == 0 or N == 0
+    # A refused plan must leave `out` untouched, so C is not copied there beforehand: only out=c saves the new array.
+    in_place = (
+        out is not None
+        and writable_in_place(out, lane)
+        and (c is None or beta == 0 or same_view(c, out))
+        and (idle or not (overlap(out, a) or overlap(out, b)))
+    )
+    result = out if out is not None and in_place else np.empty((M, N), lane)
+    if c is not None and beta != 0 and not in_place:
+        result[...] = c
+    if not idle:
+        target = np.asarray(result)
+        dispatch.execute(Problem(convert(a, lane), convert(b, lane), target, alpha, beta), settings, plan)
+    elif beta == 0:
+        result[...] = 0
+    else:
+        np.multiply(result, lane.type(beta), out=result)
+    return result
+
+
+def run_through_numpy(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: Any, beta: Any, lane: np.dtype
+) -> np.ndarray:
+    if alpha == 0:
+        result = np.zeros((a.shape[0], b.shape[1]), lane)
+    else:
+        result = MATMUL(convert(a, lane), convert(b, lane))
+        if alpha != 1:
+            result = np.multiply(result, alpha, out=result)
+    if beta != 0 and c is not None:
+        result += np.multiply(convert(c, lane), beta)
+    return result
