@@ -20,7 +20,7 @@ from .problem import Problem
 from .ufunc import MATMUL, Call, allocate, understand, wrap
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .planning import Plan
 
 ENGINE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 #: Multiplications below which NumPy is called straight away: there a call costs more than the product.

@@ -13,7 +13,7 @@ from .problem import Problem
 from .ufunc import MATMUL
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .planning import Plan
 
 
 def matrix(name: str, x: Any, trans: str | bool) -> np.ndarray:

@@ -22,7 +22,7 @@ from .config import Settings
 from .decision.hardware import isa_family
 from .decision.select import Product, select
 from .numerics.bounds import SPREAD
-from .plan import Plan
+from .planning import Plan
 from .problem import Problem
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..plan import Inadmissible
+from ..planning import Inadmissible
 from .pack import scratch_bytes
 from .spec import KernelSpec
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..algorithms import Scheme, flatten, resolve_scheme
 from ..numerics.bounds import error_bound
-from ..plan import Inadmissible, Plan
+from ..planning import Inadmissible, Plan
 
 if TYPE_CHECKING:
     from ..config import Settings
