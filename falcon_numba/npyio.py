@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 import shutil
@@ -15,7 +16,7 @@ import numpy as np
 
 # One panel of rows is at least this much work, about a second, so that Ctrl-C and progress don't wait long ...
 _PANEL_WORK = {"float32": 2e11, "float64": 1e11}
-_PANEL_WORK_OTHER = 4e9
+_PANEL_WORK_OTHER = 1e9
 # ... but never fewer rows than this, because a flat panel is no work for a fast algorithm.
 _PANEL_ROWS = {"float32": 1024, "float64": 1024}
 _PANEL_ROWS_OTHER = 64
@@ -94,10 +95,7 @@ def multiply_files(
     ones = (np.ones((1, 1), a.dtype), np.ones((1, 1), b.dtype))
     result = np.matmul(*ones, dtype=dtype).dtype  # NumPy's rule for the result, or its complaint
     _write_npy(target, force, result, shape, lambda c: _multiply(a, b, c, dtype, report, options))
-    rows_of_a = a.shape[-2] if a.ndim > 1 else 1
-    columns_of_b = b.shape[-1] if b.ndim > 1 else 1
-    batch = int(np.prod(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), dtype=object))
-    return FileProduct(target, result, shape, 2 * batch * rows_of_a * columns_of_b * a.shape[-1])
+    return FileProduct(target, result, shape, 2 * math.prod(shape) * a.shape[-1])
 
 
 def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
