@@ -169,6 +169,7 @@ def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
     from .cpu.engine import engine_for
 
     scheme, blocks = flatten(plan.levels), plan.blocks
+    assert blocks is not None, "a plan of the engine has block sizes"
     if problem.column_major:
         # Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and the engine writes rows.
         problem, scheme = problem.transposed, scheme.transposed

@@ -59,7 +59,15 @@ def _even(total: int, most: int, step: int) -> int:
 
 
 def choose_blocks(
-    spec: KernelSpec, grid: tuple[int, int, int], rank: int, M: int, N: int, K: int, threads: int, teams: int, limit: int
+    spec: KernelSpec,
+    grid: tuple[int, int, int],
+    rank: int,
+    M: int,
+    N: int,
+    K: int,
+    threads: int,
+    teams: int,
+    limit: int,
 ) -> Blocks:
     """Block sizes for one product of M × K by K × N in `grid` blocks, within `limit` bytes.
 

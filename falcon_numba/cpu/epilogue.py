@@ -143,16 +143,12 @@ def make_flush(spec: KernelSpec, portable: bool):
             t = target + i // MR * tile_bytes + i % MR * NR * size
             e = peek_i32(row_exponents + 4 * i) if row_exponents != 0 else 0
             if column_step == size:
-                flush_row(
-                    line, t, tiles * tile_bytes, columns // NR, columns % NR, alpha, beta, reads, e, exponents
-                )
+                flush_row(line, t, tiles * tile_bytes, columns // NR, columns % NR, alpha, beta, reads, e, exponents)
             else:
                 if reads != 0:
                     for j in range(columns):
                         poke(buffer + j * size, peek(line + j * column_step))
-                flush_row(
-                    buffer, t, tiles * tile_bytes, columns // NR, columns % NR, alpha, beta, reads, e, exponents
-                )
+                flush_row(buffer, t, tiles * tile_bytes, columns // NR, columns % NR, alpha, beta, reads, e, exponents)
                 for j in range(columns):
                     poke(line + j * column_step, peek(buffer + j * size))
 

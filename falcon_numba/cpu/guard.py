@@ -66,7 +66,7 @@ def make_row_maxima(spec: KernelSpec):
 
     @intrinsic
     def update(typingctx, out, wrap, address, vectors):
-        """out[v] = max(out[v], |x[v]|) for `vectors` contiguous vectors; byte offsets into `out` are masked by `wrap`."""
+        """out[v] = max(out[v], |x[v]|) for `vectors` contiguous vectors; `wrap` masks the byte offsets into `out`."""
 
         def codegen(context, builder, signature, args):
             out, wrap, address, vectors = args

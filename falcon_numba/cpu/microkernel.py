@@ -101,7 +101,11 @@ def make_microkernel(spec: KernelSpec):
                         with branch:
                             for x in range(tile):
                                 at = add(out, c64(x * v.width))
-                                y = v.fma(coef, acc[x], v.load(at, v.width)) if accumulates else builder.fmul(coef, acc[x])
+                                y = (
+                                    v.fma(coef, acc[x], v.load(at, v.width))
+                                    if accumulates
+                                    else builder.fmul(coef, acc[x])
+                                )
                                 v.store(y, at, v.width)
             return context.get_dummy_value()
 

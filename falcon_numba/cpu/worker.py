@@ -102,8 +102,16 @@ def make_worker(spec: KernelSpec, portable: bool):
             for ir in range(tiles):
                 step = 64 if done < panel else 0
                 microkernel(
-                    kb, a + ir * sliver, here, targets, addresses, coefs, accumulate, (jr * tiles + ir) * tile_bytes,
-                    ahead + done if step else ahead, step,
+                    kb,
+                    a + ir * sliver,
+                    here,
+                    targets,
+                    addresses,
+                    coefs,
+                    accumulate,
+                    (jr * tiles + ir) * tile_bytes,
+                    ahead + done if step else ahead,
+                    step,
                 )
                 done += prefetched
 
@@ -157,8 +165,19 @@ def make_worker(spec: KernelSpec, portable: bool):
                     layout = Layout(1, NR * size, 0, kb * NR * size)
                     x0, x1, xb = pc + s * KC + x0 * VL, pc + s * KC + min(kb, x1 * VL), pc + s * KC
                     pack_b(
-                        b_view, layout, tables.V, x0, x1, x1, jc, jc + nb, xb,
-                        buf_b + s * chunk_bytes, panels * NR * kb * size, scratch, R * panels * kb * NR * size > 2**20,
+                        b_view,
+                        layout,
+                        tables.V,
+                        x0,
+                        x1,
+                        x1,
+                        jc,
+                        jc + nb,
+                        xb,
+                        buf_b + s * chunk_bytes,
+                        panels * NR * kb * size,
+                        scratch,
+                        R * panels * kb * NR * size > 2**20,
                     )
                 passed = barrier(sync, passed, threads)
                 if passed < 0:
@@ -171,8 +190,19 @@ def make_worker(spec: KernelSpec, portable: bool):
                         layout = Layout(MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
                         y0 = pc + s * KC
                         pack_a(
-                            a_view, layout, tables.U, ic, ic + mb, ic + tiles * MR, y0, y0 + kb, ic,
-                            buf_a + s * R * a_step, a_step, scratch, R * a_step > 2**20,
+                            a_view,
+                            layout,
+                            tables.U,
+                            ic,
+                            ic + mb,
+                            ic + tiles * MR,
+                            y0,
+                            y0 + kb,
+                            ic,
+                            buf_a + s * R * a_step,
+                            a_step,
+                            scratch,
+                            R * a_step > 2**20,
                         )
                     for jn in range(first_panel, last_panel, N2 // NR):
                         wide = min(N2 // NR, last_panel - jn)
@@ -189,8 +219,14 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     next_b = buf_b + (jn + wide) * NR * min(KC, depth) * size
                                 first = tables.W.ptr[r]
                                 macrokernel(
-                                    tiles, wide, kb, buf_a + (s * R + r) * a_step, b, next_b,
-                                    tables.W.ptr[r + 1] - first, addresses.ctypes.data + 8 * first,
+                                    tiles,
+                                    wide,
+                                    kb,
+                                    buf_a + (s * R + r) * a_step,
+                                    b,
+                                    next_b,
+                                    tables.W.ptr[r + 1] - first,
+                                    addresses.ctypes.data + 8 * first,
                                     tables.W.coef.ctypes.data + size * first,
                                     (fresh if s == 0 else later).ctypes.data + 8 * first,
                                 )
@@ -199,8 +235,15 @@ def make_worker(spec: KernelSpec, portable: bool):
                             rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, N - jc - jn * NR, p[SIZE_N] - j)
                             if rows > 0 and columns > 0:
                                 flush(
-                                    p[C] + i * p[C_ROW] + j * p[C_COL], p[C_ROW], p[C_COL], rows, columns,
-                                    buf_t + q * target_bytes, tiles, alpha, beta if pc == 0 else one,
+                                    p[C] + i * p[C_ROW] + j * p[C_COL],
+                                    p[C_ROW],
+                                    p[C_COL],
+                                    rows,
+                                    columns,
+                                    buf_t + q * target_bytes,
+                                    tiles,
+                                    alpha,
+                                    beta if pc == 0 else one,
                                     pc > 0 or beta != 0,
                                     p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0,
                                     p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0,
@@ -220,9 +263,19 @@ def make_worker(spec: KernelSpec, portable: bool):
         passed = 0
         for index in range(tid // team, len(products), threads // team):
             passed = product(
-                tid % team, team, sync, passed, products[index], alpha, beta, tables,
-                buffers.a + tid * buffers.a_step, buffers.b + tid // team * buffers.b_step,
-                buffers.targets + tid * buffers.targets_step, buffers.target_bytes, scratch,
+                tid % team,
+                team,
+                sync,
+                passed,
+                products[index],
+                alpha,
+                beta,
+                tables,
+                buffers.a + tid * buffers.a_step,
+                buffers.b + tid // team * buffers.b_step,
+                buffers.targets + tid * buffers.targets_step,
+                buffers.target_bytes,
+                scratch,
             )
             if passed < 0:
                 break

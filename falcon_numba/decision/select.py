@@ -62,7 +62,8 @@ def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
 
 
 def _too_deep(name: str, depth: int, what: str) -> str:
-    return f"depth={depth} of scheme {name!r} makes no sense: {what}; at most {MOST_RANK} products, {MOST_GRID} blocks a side"
+    limits = f"at most {MOST_RANK} products and {MOST_GRID} blocks a side"
+    return f"depth={depth} of scheme {name!r} makes no sense: {what}; {limits}"
 
 
 def _sensible(levels: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
@@ -106,7 +107,9 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     if smallest < ENGINE_PAYS and not (forced or named or engine_asked_for):
-        return _numpy_plan(product, settings, threads, f"smallest dimension {smallest} < {ENGINE_PAYS}: NumPy is faster")
+        return _numpy_plan(
+            product, settings, threads, f"smallest dimension {smallest} < {ENGINE_PAYS}: NumPy is faster"
+        )
     if forced is not None:
         return _engine_plan(product, settings, threads, blocks_for, forced, "depth and scheme as asked for")
 

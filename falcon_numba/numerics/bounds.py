@@ -20,7 +20,7 @@ so with L = min(KC, K_leaf) + (Q_W + 1)·⌈K_leaf/KC⌉ + Q_U + Q_V and |α| ro
 *LCMA.* Every element of |A| in the sum stands in a row that shares its place within a block with row i, every element
 of |B| likewise in a column. If those rows have magnitude at most a, those columns at most b, the sum is at most
 e·K_leaf·a·b with the growth factor e = max_(i,j) Σ_r |W[r,i,j]|·‖U_r‖₁·‖V_r‖₁ (Bini & Lotti 1980; Ballard, Benson,
-Druinsky, Lipshitz & Schwartz 2016), and e of a composition is the product of its levels' (e.g. 12 for Strassen, so 6 for
+Druinsky, Lipshitz & Schwartz 2016), and e of a composition is the product of its levels' (12 for Strassen, so 6 for
 every level in front of K): the normwise contract, with a = max|A| and b = max|B|.
 
 *Balanced contract.* Rows of A and columns of B are multiplied by powers of two, exactly, so that all magnitudes lie in
@@ -28,8 +28,8 @@ every level in front of K): the normwise contract, with a = max|A| and b = max|B
 row i, and the bound holds with 2·a_i and 2·b_j. Where the magnitudes lie within `SPREAD` powers of two the engine saves
 itself the scaling, which leaves a factor below 2^(SPREAD+1) on either side. Hence `BALANCED`.
 
-To this comes underflow, at most e·K_leaf·η in the scaled units, η the smallest normal number of the dtype, and the second-order terms, covered
-by a factor of 1.01 while L·u < 0.01.
+To this comes underflow, at most e·K_leaf·η with η the smallest normal number of the dtype, and the second-order terms,
+covered by a factor of 1.01 while L·u < 0.01.
 """
 
 from __future__ import annotations
