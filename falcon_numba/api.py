@@ -180,10 +180,11 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
 
 def _need_no_engine(settings: Settings, what: str, *, exact: bool = False) -> None:
     """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy."""
-    levels = len(settings.scheme) if isinstance(settings.scheme, tuple) else settings.depth
+    depth, scheme = settings.depth, settings.scheme
     demands = {
         f"executor={settings.executor!r}": settings.executor == "cpu",
-        f"depth={settings.depth!r}": isinstance(levels, int) and levels > 0,
+        f"depth={depth!r}": depth not in ("auto", 0),
+        f"scheme={scheme!r}": isinstance(scheme, tuple) and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
         f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
     }

@@ -48,12 +48,16 @@ def result_dtypes(
     if not np.can_cast(natural, dtype, "same_kind"):
         raise TypeError(f"a product of {natural} does not cast to {dtype} under the rule 'same_kind'")
     lane = np.result_type(natural, dtype)
-    return (np.dtype(np.float32) if _is_short_float(lane) else lane), dtype
+    if _is_short_float(lane):
+        lane = np.dtype(np.float32)
+    elif lane.kind not in "biufcO":
+        raise TypeError(f"there is no matrix product of dtype {lane}")
+    return lane, dtype
 
 
 def _is_short_float(dtype: np.dtype) -> bool:
-    """float16, bfloat16 and the 8-bit floats of ml_dtypes, which NumPy knows by name only."""
-    return dtype == np.float16 or (dtype.kind == "V" and dtype.name.startswith(("bfloat", "float")))
+    """float16, and bfloat16 and the 8-bit floats of ml_dtypes, which NumPy knows by name only."""
+    return dtype.kind in "fV" and dtype.itemsize <= 2 and dtype.name.startswith(("float", "bfloat"))
 
 
 def scalar_of(name: str, value: Any, dtype: np.dtype) -> Any:
@@ -73,11 +77,11 @@ def scalar_of(name: str, value: Any, dtype: np.dtype) -> Any:
         value = number
     elif x.dtype.kind == "O" or not np.can_cast(x.dtype, dtype, "same_kind"):
         raise TypeError(f"{name}={value!r} does not cast to {dtype} under the rule 'same_kind'")
-    with np.errstate(over="ignore"):
-        scalar = dtype.type(value)
-    if not np.isfinite(scalar) and np.isfinite(x if x.dtype.kind != "O" else 0):
-        raise ValueError(f"{name}={value!r} overflows {dtype}")
-    return scalar
+    try:
+        with np.errstate(over="raise"):
+            return dtype.type(value)
+    except ArithmeticError:  # Python's integers raise OverflowError, NumPy's numbers FloatingPointError
+        raise ValueError(f"{name}={value!r} overflows {dtype}") from None
 
 
 def run_on_engine(

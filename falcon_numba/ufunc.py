@@ -166,7 +166,7 @@ def _call_wrap(owner: Any, result: np.ndarray, arguments: tuple[Any, ...], *, sc
         if count < 3:
             warnings.warn(
                 "__array_wrap__ must accept context and return_scalar arguments (positionally)",
-                np.exceptions.VisibleDeprecationWarning,
+                DeprecationWarning,
                 stacklevel=4,
             )
         return wrapped
