@@ -26,6 +26,8 @@ from .planning import Plan
 from .problem import Problem
 
 if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
     from .cpu.engine import Scaling
     from .cpu.spec import KernelSpec
 
@@ -61,14 +63,15 @@ def _spec(dtype: str) -> KernelSpec:
     return SPECS[isa_family(), dtype]
 
 
-def plan_product(M: int, N: int, K: int, dtype: str, settings: Settings, batch: int = 1) -> Plan:
+def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1) -> Plan:
     """The plan that `execute` would follow for finite, well scaled data.
 
     Parameters
     ----------
     M, N, K : int
         At least 1.
-    dtype : {"float32", "float64"}
+    dtype : dtype_like
+        float32 or float64.
     settings : Settings
     batch : int
         Equal products.
@@ -80,7 +83,7 @@ def plan_product(M: int, N: int, K: int, dtype: str, settings: Settings, batch: 
     """
     from .cpu.threads import default_threads
 
-    return _plan(Product(M, N, K, batch, dtype), settings, settings.threads or default_threads())
+    return _plan(Product(M, N, K, batch, np.dtype(dtype).name), settings, settings.threads or default_threads())
 
 
 @functools.lru_cache(maxsize=4096)
