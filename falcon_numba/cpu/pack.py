@@ -50,8 +50,9 @@ class Operand(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Where row x, vector group g of a packed block lies: (x // period)·tile + (x % period)·row + g·group."""
+    """Where row x, group g of `vectors` vectors of a packed block lies: x // period·tile + x % period·row + g·group."""
 
+    vectors: int  # 1 for A, NV for B
     period: int
     tile_step: int
     row_step: int
@@ -237,8 +238,8 @@ class Scratch(NamedTuple):
     stage: int
 
 
-def make_pack(spec: KernelSpec, vectors: int, portable: bool):
-    """The packing routine for an operand whose layout groups `vectors` vectors (1 for A, NV for B).
+def make_pack(spec: KernelSpec, portable: bool):
+    """The packing routine of one kernel spec.
 
     Returns
     -------
@@ -248,12 +249,13 @@ def make_pack(spec: KernelSpec, vectors: int, portable: bool):
         r to out + r·product_step.
     """
     VL, size = spec.VL, spec.itemsize
-    unit = vectors * VL
     if portable:
-        combine = combine_nt = make_portable_combine(spec, vectors)
+        one = one_streamed = make_portable_combine(spec, 1)
+        many = many_streamed = make_portable_combine(spec, spec.NV)
         transpose, scaled_copy = make_portable_transpose(spec), make_portable_scaled_copy(spec)
     else:
-        combine, combine_nt = make_combine(spec, vectors, False), make_combine(spec, vectors, True)
+        one, one_streamed = make_combine(spec, 1, False), make_combine(spec, 1, True)
+        many, many_streamed = make_combine(spec, spec.NV, False), make_combine(spec, spec.NV, True)
         transpose, scaled_copy = make_transpose(spec), make_scaled_copy(spec)
     peek, poke, _ = make_memory(spec.dtype)
     zero = np.dtype(spec.dtype).type(0)
@@ -322,7 +324,20 @@ def make_pack(spec: KernelSpec, vectors: int, portable: bool):
                 q += 1
 
     @njit
+    def combine(vectors, nontemporal, out, step, groups, terms, blocks, coefs, sources):
+        if vectors == 1:
+            if nontemporal:
+                one_streamed(out, step, groups, terms, blocks, coefs, sources)
+            else:
+                one(out, step, groups, terms, blocks, coefs, sources)
+        elif nontemporal:
+            many_streamed(out, step, groups, terms, blocks, coefs, sources)
+        else:
+            many(out, step, groups, terms, blocks, coefs, sources)
+
+    @njit
     def pack(operand, layout, terms, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
+        unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
         tile = VL if always_staged else 1
         strip = strip_lanes(operand.grid_rows * operand.grid_lanes, unit, size, tile)
@@ -353,10 +368,9 @@ def make_pack(spec: KernelSpec, vectors: int, portable: bool):
                     for r in range(len(terms.ptr) - 1):
                         first = terms.ptr[r]
                         count, block, coef = terms.ptr[r + 1] - first, blocks + 8 * first, coefs + size * first
-                        if nontemporal:
-                            combine_nt(to, layout.group_step, groups, count, block, coef, scratch.sources)
-                        else:
-                            combine(to, layout.group_step, groups, count, block, coef, scratch.sources)
+                        combine(
+                            layout.vectors, nontemporal, to, layout.group_step, groups, count, block, coef, scratch.sources
+                        )
                         to += product_step
                 s = e
 

@@ -80,11 +80,10 @@ class Buffers(NamedTuple):
 
 def make_worker(spec: KernelSpec, portable: bool):
     """Compile-ready worker for one kernel spec; `worker_signature` is its only signature."""
-    MR, NR, VL, size = spec.MR, spec.NR, spec.VL, spec.itemsize
+    MR, NV, NR, VL, size = spec.MR, spec.NV, spec.NR, spec.VL, spec.itemsize
     tile_bytes, lanes_bytes = MR * NR * size, VL * size
     microkernel = make_portable_microkernel(spec) if portable else make_microkernel(spec)
-    pack_a = make_pack(spec, 1, portable)
-    pack_b = make_pack(spec, spec.NV, portable)
+    pack = make_pack(spec, portable)
     flush = make_flush(spec, portable)
     _, poke, _ = make_memory(spec.dtype)
     zero, one = np.dtype(spec.dtype).type(0), np.dtype(spec.dtype).type(1)
@@ -162,9 +161,9 @@ def make_worker(spec: KernelSpec, portable: bool):
                 for s in range(chunks):
                     kb = min(KC, depth - s * KC)
                     x0, x1 = share((kb + VL - 1) // VL, tid, threads)
-                    layout = Layout(1, NR * size, 0, kb * NR * size)
+                    layout = Layout(NV, 1, NR * size, 0, kb * NR * size)
                     x0, x1, xb = pc + s * KC + x0 * VL, pc + s * KC + min(kb, x1 * VL), pc + s * KC
-                    pack_b(
+                    pack(
                         b_view,
                         layout,
                         tables.V,
@@ -187,9 +186,9 @@ def make_worker(spec: KernelSpec, portable: bool):
                     tiles = (mb + MR - 1) // MR
                     for s in range(chunks):
                         kb = min(KC, depth - s * KC)
-                        layout = Layout(MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
+                        layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
                         y0 = pc + s * KC
-                        pack_a(
+                        pack(
                             a_view,
                             layout,
                             tables.U,
