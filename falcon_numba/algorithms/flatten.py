@@ -14,7 +14,8 @@ from .scheme import Scheme, grid_of
 class Terms:
     """The non-zero coefficients of U, V or W, product by product (compressed sparse rows).
 
-    The terms of product r stand at ``ptr[r]:ptr[r+1]``, in ascending block order.
+    The terms of product r stand at ``ptr[r]:ptr[r+1]``, in the order in which they are added: ascending blocks (of the
+    original, in a transposed scheme).
 
     Attributes
     ----------
@@ -116,7 +117,8 @@ def _ptr(row: np.ndarray, rows: int) -> np.ndarray:
 
 
 def _transposed(terms: Terms, rows: int, columns: int) -> Terms:
-    rank = len(terms.ptr) - 1
-    product = np.repeat(np.arange(rank), np.diff(terms.ptr))
+    """The blocks of the transposed grid, in the old order of additions: the same bits."""
     row, col = np.divmod(terms.block, columns)
-    return _terms(product, col * rows + row, terms.coef, rank)
+    block = col * rows + row
+    block.flags.writeable = False
+    return Terms(terms.ptr, block, terms.coef)

@@ -7,11 +7,11 @@ A target holds the sum over products of one block of C as MR × NR tiles; tile (
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import Vec, c64, make_memory, peek_i32
+from .simd import Vec, c64, inner, make_memory, peek_i32
 from .spec import KernelSpec
 
 
@@ -96,14 +96,14 @@ def make_portable_flush_row(spec: KernelSpec):
     number = np.dtype(spec.dtype).type
     two, half_ = number(2), number(0.5)
 
-    @njit
+    @inner
     def power_of_two(exponent):
         factor = number(1)
         for _ in range(min(abs(exponent), MOST)):
             factor *= two if exponent > 0 else half_
         return factor
 
-    @njit
+    @inner
     def flush_row(c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
         for j in range(tiles * NR + rest):
             x = peek(t + j // NR * step + j % NR * size)
@@ -133,7 +133,7 @@ def make_flush(spec: KernelSpec, portable: bool):
     flush_row = make_portable_flush_row(spec) if portable else make_flush_row(spec)
     peek, poke, _ = make_memory(spec.dtype)
 
-    @njit
+    @inner
     def flush(
         c, row_step, column_step, rows, columns, target, tiles, alpha, beta, reads, row_exponents, exponents, buffer
     ):

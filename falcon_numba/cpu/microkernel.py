@@ -21,11 +21,11 @@ no edge cases. `epilogue` moves them to C.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, make_memory, peek_i64, phi
+from .simd import I64, Vec, c64, inner, make_memory, peek_i64, phi
 from .spec import KernelSpec
 
 UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B
@@ -120,7 +120,7 @@ def make_portable_microkernel(spec: KernelSpec):
     peek, poke, fma = make_memory(spec.dtype)
     zero = np.dtype(spec.dtype).type(0)
 
-    @njit
+    @inner
     def microkernel(K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step):
         for i in range(MR):
             for j in range(NR):

@@ -20,11 +20,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, make_memory, peek_i64, poke_i64
+from .simd import I64, Vec, c64, inner, make_memory, peek_i64, poke_i64
 from .spec import KernelSpec
 
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
@@ -67,7 +67,7 @@ class Terms(NamedTuple):
     coef: object
 
 
-@njit
+@inner
 def strip_lanes(blocks, unit, itemsize, rows):
     """Lanes of a strip: whole groups, the strips of all blocks in half of L1 (of `rows` rows: in a part of L2)."""
     together = STRIP_BYTES if rows == 1 else STAGE_BYTES // rows
@@ -146,7 +146,7 @@ def make_portable_combine(spec: KernelSpec, vectors: int):
     size, lanes = spec.itemsize, vectors * spec.VL
     peek, poke, fma = make_memory(spec.dtype)
 
-    @njit
+    @inner
     def combine(out, step, groups, terms, blocks, coefs, sources):
         for g in range(groups):
             for i in range(lanes):
@@ -207,7 +207,7 @@ def make_portable_transpose(spec: KernelSpec):
     VL, size = spec.VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
-    @njit
+    @inner
     def transpose(out, out_step, src, src_step):
         for i in range(VL):
             for j in range(VL):
@@ -221,7 +221,7 @@ def make_portable_scaled_copy(spec: KernelSpec):
     VL, size = spec.VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
-    @njit
+    @inner
     def scaled_copy(out, src, vectors, factors, per_lane):
         for i in range(vectors * VL):
             factor = peek(factors + i * size) if per_lane != 0 else peek(factors)
@@ -260,7 +260,7 @@ def make_pack(spec: KernelSpec, portable: bool):
     peek, poke, _ = make_memory(spec.dtype)
     zero = np.dtype(spec.dtype).type(0)
 
-    @njit
+    @inner
     def stage_block(out, width, src, row_step, lane_step, rows, valid_rows, lanes):
         """`rows` × `width` contiguous elements from `src`; zeros from row `valid_rows` and from lane `lanes` on."""
         y0 = 0
@@ -275,7 +275,7 @@ def make_pack(spec: KernelSpec, portable: bool):
             for y in range(max(y0, valid), width):
                 poke(out + (x * width + y) * size, zero)
 
-    @njit
+    @inner
     def scale_rows(operand, out, width, row, lane, rows, lanes):
         """Multiply staged rows by their row and lane factors."""
         whole = lanes // VL
@@ -289,7 +289,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 for y in range(whole * VL, lanes):
                     poke(line + y * size, peek(line + y * size) * peek(factors + y * size))
 
-    @njit
+    @inner
     def stage(operand, xt, rows, x1, s, lanes, width, scratch):
         """Bring `rows` rows × `lanes` lanes of every block into the staging buffer."""
         for bi in range(operand.grid_rows):
@@ -305,7 +305,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 if operand.row_scale != 0 or operand.lane_scale != 0:
                     scale_rows(operand, out, width, row, lane, here, valid)
 
-    @njit
+    @inner
     def locate(operand, x, xt, x1, s, width, staged, scratch):
         """Write down where row x of every block's strip starts."""
         q = 0
@@ -323,7 +323,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 poke_i64(scratch.sources + 8 * q, at)
                 q += 1
 
-    @njit
+    @inner
     def combine(vectors, nontemporal, out, step, groups, terms, blocks, coefs, sources):
         if vectors == 1:
             if nontemporal:
@@ -335,7 +335,7 @@ def make_pack(spec: KernelSpec, portable: bool):
         else:
             many(out, step, groups, terms, blocks, coefs, sources)
 
-    @njit
+    @inner
     def pack(operand, layout, terms, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
@@ -369,7 +369,15 @@ def make_pack(spec: KernelSpec, portable: bool):
                         first = terms.ptr[r]
                         count, block, coef = terms.ptr[r + 1] - first, blocks + 8 * first, coefs + size * first
                         combine(
-                            layout.vectors, nontemporal, to, layout.group_step, groups, count, block, coef, scratch.sources
+                            layout.vectors,
+                            nontemporal,
+                            to,
+                            layout.group_step,
+                            groups,
+                            count,
+                            block,
+                            coef,
+                            scratch.sources,
                         )
                         to += product_step
                 s = e

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+# For functions that only compiled code calls: no wrappers for Python and C, no checks for division by zero.
+inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
 
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 

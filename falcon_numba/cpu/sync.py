@@ -7,9 +7,9 @@ ever.
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 
-from .simd import atomic_add, atomic_load
+from .simd import atomic_add, atomic_load, inner
 
 ARRIVED, CALLED_OFF = 0, 64  # byte offsets in the sync area: two cache lines
 SYNC_BYTES = 128
@@ -18,7 +18,7 @@ SPINS = 2000  # about 10 µs before the first yield
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 
-@njit
+@inner
 def barrier(sync, passed, threads):
     """Wait for all `threads`; `passed` counts the barriers before. Returns passed + 1, or −1 when called off."""
     if threads > 1:

@@ -30,7 +30,7 @@ from numba import njit, types
 from .epilogue import make_flush
 from .microkernel import make_microkernel, make_portable_microkernel
 from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
-from .simd import make_memory
+from .simd import inner, make_memory
 from .spec import KernelSpec
 from .sync import barrier
 
@@ -42,7 +42,7 @@ BLOCK_KC, BLOCK_CHUNKS, BLOCK_MC, BLOCK_NC, BLOCK_N2 = range(16, 21)
 COLUMNS = 21
 
 
-@njit
+@inner
 def thread_grid(tiles, panels, threads):
     """Threads along the rows and along the columns of tiles: the grid whose busiest thread has least to do."""
     best, best_columns = np.int64(2**62), 1
@@ -88,7 +88,7 @@ def make_worker(spec: KernelSpec, portable: bool):
     _, poke, _ = make_memory(spec.dtype)
     zero, one = np.dtype(spec.dtype).type(0), np.dtype(spec.dtype).type(1)
 
-    @njit
+    @inner
     def macrokernel(tiles, panels, kb, a, b, next_b, targets, addresses, coefs, accumulate):
         """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K; prefetches the panel of B that comes next."""
         panel = kb * NR * size
@@ -114,12 +114,12 @@ def make_worker(spec: KernelSpec, portable: bool):
                 )
                 done += prefetched
 
-    @njit
+    @inner
     def share(count, part, parts):
         """First and last of the `count` things that belong to `part` of `parts`."""
         return count * part // parts, count * (part + 1) // parts
 
-    @njit
+    @inner
     def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
