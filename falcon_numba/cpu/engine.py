@@ -17,6 +17,7 @@ from ..problem import Problem
 from . import worker as w
 from .blocking import Blocks
 from .cache import DiskCache
+from .epilogue import exponent_range
 from .guard import ZERO_EXPONENT, Magnitudes
 from .pack import Terms
 from .spec import KernelSpec
@@ -42,10 +43,10 @@ class Scaling(NamedTuple):
 
 def scaling_for(rows: Magnitudes, columns: Magnitudes, spec: KernelSpec) -> Scaling:
     """Powers of two that bring every row of A and column of B to a magnitude in [1, 2), as far as the range allows."""
-    most = np.finfo(spec.dtype).maxexp - 2
+    least, most = exponent_range(spec.dtype)
     parts = []
     for found in (rows, columns):
-        shift = np.where(found.exponents == ZERO_EXPONENT, 0, np.clip(found.exponents, -most, most))
+        shift = np.where(found.exponents == ZERO_EXPONENT, 0, np.clip(found.exponents, least, most))
         back = np.where(found.exponents == ZERO_EXPONENT, ZERO_EXPONENT, shift)
         parts.append((np.ldexp(np.ones(len(shift), spec.dtype), -shift), back.astype(np.int32)))
     return Scaling(parts[0][0], parts[1][0], parts[0][1], parts[1][1])

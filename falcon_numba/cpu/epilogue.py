@@ -15,6 +15,12 @@ from .simd import Vec, c64, inner, make_memory, peek_i32
 from .spec import KernelSpec
 
 
+def exponent_range(dtype: str) -> tuple[int, int]:
+    """The exponents of the smallest and largest normal power of two."""
+    info = np.finfo(dtype)
+    return int(info.minexp), int(info.maxexp) - 1
+
+
 def make_flush_row(spec: KernelSpec):
     """One row of tiles into a contiguous row of C, in LLVM vectors.
 
@@ -25,7 +31,8 @@ def make_flush_row(spec: KernelSpec):
         read only with `reads`. `exponents` is 0, or the address of int32 e_j: t_j is first multiplied by
         2^(row_exponent + e_j), in two exact halves so that only the last step can round or overflow.
     """
-    VL, NV, MOST = spec.VL, spec.NV, 1022 if spec.itemsize == 8 else 126
+    VL, NV = spec.VL, spec.NV
+    least, most = exponent_range(spec.dtype)
 
     @intrinsic
     def flush_row(typingctx, c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
@@ -43,7 +50,7 @@ def make_flush_row(spec: KernelSpec):
                 e = add(e if v.size == 4 else builder.sext(e, v.int_type), row_exponent)
                 half = builder.ashr(e, v.splat_int(1))
                 for part in (half, builder.sub(e, half)):
-                    low, high = v.splat_int(-MOST), v.splat_int(MOST)
+                    low, high = v.splat_int(least), v.splat_int(most)
                     part = builder.select(builder.icmp_signed("<", part, low), low, part)
                     part = builder.select(builder.icmp_signed(">", part, high), high, part)
                     x = builder.fmul(x, v.exp2(part))
@@ -91,16 +98,17 @@ def make_flush_row(spec: KernelSpec):
 
 def make_portable_flush_row(spec: KernelSpec):
     """`make_flush_row` in plain loops, bit-equal."""
-    NR, size, MOST = spec.NR, spec.itemsize, 1022 if spec.itemsize == 8 else 126
+    NR, size = spec.NR, spec.itemsize
+    least, most = exponent_range(spec.dtype)
     peek, poke, fma = make_memory(spec.dtype)
     number = np.dtype(spec.dtype).type
-    two, half_ = number(2), number(0.5)
+    two, half_of_one = number(2), number(0.5)
 
     @inner
     def power_of_two(exponent):
         factor = number(1)
-        for _ in range(min(abs(exponent), MOST)):
-            factor *= two if exponent > 0 else half_
+        for _ in range(abs(min(max(exponent, least), most))):
+            factor *= two if exponent > 0 else half_of_one
         return factor
 
     @inner

@@ -76,10 +76,8 @@ def strip_lanes(blocks, unit, itemsize, rows):
 
 
 def scratch_bytes(blocks: int, spec: KernelSpec) -> int:
-    """Bytes one thread needs for `Scratch`, 64-byte aligned parts included."""
-    unit = spec.NR
-    strip = max(strip_lanes.py_func(blocks, unit, spec.itemsize, spec.VL), unit)
-    stage = blocks * spec.VL * strip * spec.itemsize
+    """Bytes one thread needs for `Scratch`, `blocks` being the larger of the two operands' grids."""
+    stage = max(STAGE_BYTES, blocks * spec.VL * spec.NR * spec.itemsize)
     return -(-8 * blocks // 64) * 64 + STRIP_MOST + stage + 64
 
 

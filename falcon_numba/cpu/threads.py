@@ -32,6 +32,10 @@ class Pool:
     """Threads that wait for work. `run` may be called from any thread."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all threads."""
         self._busy = threading.Lock()
         self._inboxes: list[queue.SimpleQueue] = []
 
@@ -99,12 +103,6 @@ class Pool:
 
 pool = Pool()
 
-
-def _after_fork() -> None:
-    """A forked child has none of the threads, and maybe a lock that nobody will release."""
-    global pool
-    pool = Pool()
-
-
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    # A forked child has none of the threads, and maybe a lock that nobody will release.
+    os.register_at_fork(after_in_child=pool.reset)

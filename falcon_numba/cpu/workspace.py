@@ -7,6 +7,7 @@ than combining; `release` gives it back to the system.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Iterator
 
@@ -16,6 +17,15 @@ ALIGN = 64
 
 _lock = threading.Lock()
 _spare: np.ndarray | None = None
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # whoever held the old one doesn't exist in the child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,246 @@
+"""The accuracy contract: measured errors against the proven bounds, hostile magnitudes, NaN, Inf and overflow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import falcon_numba as fn
+from falcon_numba.numerics.bounds import entry_bounds, error_bound
+
+DTYPES = ("float32", "float64")
+
+
+def exact(a, b):
+    """The product with far more digits than the dtype has: float64 for float32, longdouble for float64."""
+    wide = np.float64 if a.dtype == np.float32 else np.longdouble
+    return a.astype(wide) @ b.astype(wide)
+
+
+def ratio_to_bound(a, b, accuracy="balanced", **options):
+    """Largest measured error as a part of its bound, and the plan that ran."""
+    with fn.trace() as plans:
+        c = fn.gemm(a, b, executor="cpu", accuracy=accuracy, **options)
+    (plan,) = plans
+    bound = error_bound(plan.levels, plan.K, plan.blocks.KC, plan.dtype, accuracy)
+    allowed = entry_bounds(bound, a, b, c, accuracy=accuracy)
+    error = np.abs(c.astype(allowed.dtype) - exact(a, b))
+    return float((error / np.maximum(allowed, np.finfo(allowed.dtype).tiny)).max()), plan
+
+
+def family(name: str, rng: np.random.Generator, n: int, dtype: str):
+    """(A, B) of one input family."""
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
+    if name == "uniform":
+        a, b = rng.random((n, n)), rng.random((n, n))
+    elif name == "units":
+        span = 8 if dtype == "float64" else 4
+        a *= 10 ** rng.uniform(-span, span, (n, 1))
+        b *= 10 ** rng.uniform(-span, span, (1, n))
+    elif name == "graded":
+        grade = np.logspace(0, -6, n)
+        a, b = a * grade[:, None], b * grade[None, :]
+    elif name == "inside":
+        scale = np.logspace(-5, 5, n)
+        a, b = a * scale, b / scale[:, None]
+    elif name == "hilbert":
+        i = np.arange(n)
+        a = b = 1.0 / (i[:, None] + i + 1)
+    elif name == "equal":
+        a, b = np.full((n, n), 0.1), np.full((n, n), 0.3)
+    elif name == "sparse":
+        a, b = (np.abs(x) * (rng.random((n, n)) < 0.01) for x in (a, b))
+    elif name == "subnormal":
+        a, b = a * np.finfo(dtype).tiny, b * 1e3
+    elif name == "zero_rows":
+        a[::3], b[:, ::5] = 0, 0
+    return a.astype(dtype), b.astype(dtype)
+
+
+FAMILIES = ("normal", "uniform", "units", "graded", "inside", "hilbert", "equal", "sparse", "subnormal", "zero_rows")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_balanced_bound_holds_for_every_family(name, dtype):
+    rng = np.random.default_rng(3)
+    a, b = family(name, rng, 200, dtype)
+    for scheme, depth in (("strassen", 0), ("strassen", 1), ("winograd", 2), ("strassen", 3), ("laderman", 1)):
+        ratio, plan = ratio_to_bound(a, b, scheme=scheme, depth=depth)
+        assert plan.depth == depth
+        assert ratio <= 1, (scheme, depth)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("accuracy", ["normwise", "balanced"])
+@pytest.mark.parametrize("scheme", sorted(fn.schemes))
+def test_bounds_hold_for_every_scheme(scheme, accuracy, dtype):
+    rng = np.random.default_rng(5)
+    for M, N, K in ((130, 97, 111), (64, 64, 257)):
+        a, b = rng.standard_normal((M, K)).astype(dtype), rng.standard_normal((K, N)).astype(dtype)
+        for depth in (1, 2):
+            ratio, _ = ratio_to_bound(a, b, accuracy, scheme=scheme, depth=depth)
+            assert 0 < ratio <= 1
+
+
+def test_componentwise_is_depth_0_and_its_bound_holds():
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((300, 2500)).astype("float32"), rng.standard_normal((2500, 200)).astype("float32")
+    ratio, plan = ratio_to_bound(a, b, "componentwise")
+    assert plan.depth == 0
+    assert 0 < ratio <= 1
+    with pytest.raises(ValueError, match="componentwise"):
+        fn.gemm(a, b, accuracy="componentwise", depth=1)
+
+
+def test_units_cost_no_digits():
+    """Badly scaled rows and columns: a textbook Strassen loses every digit, the balanced contract loses none."""
+    rng = np.random.default_rng(2)
+    a, b = family("units", rng, 256, "float64")
+    reference = exact(a, b)
+    weights = np.abs(a).max(axis=1)[:, None] * np.abs(b).max(axis=0)[None, :]
+    error = {
+        accuracy: float((np.abs(fn.gemm(a, b, depth=2, accuracy=accuracy) - reference) / weights).max())
+        for accuracy in ("balanced", "normwise")
+    }
+    assert error["balanced"] < 1e-12
+    assert error["normwise"] > 1e-2
+
+
+def test_exact_zeros_of_empty_rows_survive():
+    rng = np.random.default_rng(4)
+    a, b = rng.standard_normal((2, 256, 256))
+    a[17], b[:, 100] = 0, 0
+    c = fn.gemm(a, b, depth=2)
+    assert not c[17].any()
+    assert not c[:, 100].any()
+
+
+@pytest.mark.parametrize("scale", [1, 2**-40, 2**40])
+def test_scaling_by_powers_of_two_is_invisible(scale):
+    """The balanced contract's scaling is exact: scaled units give bit for bit the scaled result."""
+    rng = np.random.default_rng(6)
+    a, b = rng.uniform(1, 2, (2, 130, 130))
+    powers = 2.0 ** rng.integers(-300, 300, 130)
+    plain = fn.gemm(a, b, depth=2)
+    np.testing.assert_array_equal(fn.gemm(a * powers[:, None] * scale, b, depth=2), plain * powers[:, None] * scale)
+    np.testing.assert_array_equal(fn.gemm(a, b * powers * scale, depth=2), plain * powers * scale)
+
+
+# --- non-finite data and overflow --------------------------------------------------------------------------------
+
+
+def assert_same_pattern(a, b, **options):
+    """NaN and Inf exactly where NumPy's classical product has them."""
+    with np.errstate(all="ignore"):
+        expected = np.matmul(a, b)
+    got = fn.gemm(a, b, executor="cpu", **options)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isposinf(got), np.isposinf(expected))
+    np.testing.assert_array_equal(np.isneginf(got), np.isneginf(expected))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(64, 64, 64), (513, 511, 70)])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_one_bad_element_spoils_one_row(shape, depth, dtype):
+    """Reported against others: https://github.com/jax-ml/jax/issues/33349 (NaN reaching unrelated outputs)."""
+    M, N, K = shape
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((M, K)).astype(dtype), rng.standard_normal((K, N)).astype(dtype)
+    a[0, 0] = np.nan
+    with fn.trace() as plans:
+        c = fn.gemm(a, b, executor="cpu", depth=depth)
+    assert plans[0].depth == 0
+    assert np.isnan(c[0]).all()
+    assert np.isfinite(c[1:]).all()
+    a[0, 0] = np.inf
+    assert_same_pattern(a, b, depth=depth)
+    b[3, 5] = -np.inf
+    assert_same_pattern(a, b, depth=depth)
+    a[1] = 0
+    assert_same_pattern(a, b, depth=depth)  # 0·Inf is NaN
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), depth=st.integers(0, 2), dtype=st.sampled_from(DTYPES), order=st.sampled_from("CF"))
+def test_non_finite_patterns(seed, depth, dtype, order):
+    rng = np.random.default_rng(seed)
+    M, N, K = rng.integers(1, 70, 3)
+    a, b = (rng.standard_normal(s).astype(dtype, order=order) for s in ((M, K), (K, N)))
+    for x in (a, b):
+        for _ in range(rng.integers(0, 3)):
+            x[tuple(rng.integers(0, x.shape))] = rng.choice([np.nan, np.inf, -np.inf, 0])
+    assert_same_pattern(a, b, depth=depth)
+
+
+@pytest.mark.parametrize("accuracy", ["balanced", "normwise"])
+@pytest.mark.parametrize(("dtype", "big"), [("float64", 1.2e308), ("float32", 3e38)])
+def test_sums_of_blocks_do_not_overflow(dtype, big, accuracy):
+    """Reported for half precision sums: https://github.com/numpy/numpy/issues/22448; Strassen adds A11 + A22."""
+    for n in (4, 64):
+        a = np.diag(np.full(n, big)).astype(dtype)
+        b = (0.5 * np.eye(n)).astype(dtype)
+        for depth in (1, 2):
+            np.testing.assert_array_equal(fn.gemm(a, b, depth=depth, accuracy=accuracy), a * dtype_of(0.5, dtype))
+            np.testing.assert_array_equal(fn.gemm(b, a, depth=depth, accuracy=accuracy), a * dtype_of(0.5, dtype))
+
+
+def dtype_of(x, dtype):
+    return np.dtype(dtype).type(x)
+
+
+def test_a_combination_that_would_overflow_is_scaled():
+    """A near the end of the range, B small: the product is harmless, sums of A's blocks are not."""
+    rng = np.random.default_rng(8)
+    a, b = rng.uniform(0.5, 1, (2, 128, 128))
+    a *= 2.0**1023
+    b *= 2.0**-600
+    with fn.trace() as plans:
+        c = fn.gemm(a, b, depth=2)
+    assert plans[0].depth == 2
+    assert np.isfinite(c).all()
+    np.testing.assert_allclose(c, a @ b, rtol=1e-12)
+
+
+def test_subnormal_results_are_kept():
+    """https://github.com/numpy/numpy/issues/29820 and relatives: tiny data, and no floating-point flags."""
+    tiny = np.full((64, 64), 1e-160)
+    for depth in (0, 1):
+        c = fn.gemm(tiny, tiny, executor="cpu", depth=depth)
+        np.testing.assert_allclose(c, 6.39993e-319, rtol=1e-4)
+
+
+def test_no_floating_point_flags():
+    """https://github.com/numpy/numpy/issues/28967"""
+    rng = np.random.default_rng(0)
+    eye = np.identity(15)
+    a, b = rng.random((8, 768)), rng.random((768, 8))
+    with np.errstate(all="raise"):
+        for depth in (0, 1):
+            np.testing.assert_array_equal(fn.matmul(eye, eye, executor="cpu", depth=depth), eye)
+            fn.matmul(a, b, executor="cpu", depth=depth)
+
+
+# --- max_error -----------------------------------------------------------------------------------------------------
+
+
+def test_max_error_gives_the_deepest_plan_within_it():
+    plans = [fn.plan_for(4096, 4096, 4096, "float32", depth=d, executor="cpu") for d in range(3)]
+    bounds = [p.error_bound for p in plans]
+    assert bounds == sorted(bounds)
+    assert fn.plan_for(4096, 4096, 4096, "float32", max_error=bounds[1] * 1.01).depth == 1
+    assert fn.plan_for(4096, 4096, 4096, "float32", max_error=bounds[0] * 1.01).depth == 0
+    with pytest.raises(ValueError, match="max_error"):
+        fn.plan_for(4096, 4096, 4096, "float32", max_error=bounds[0] / 1e6)
+    with pytest.raises(ValueError, match="max_error"):
+        fn.plan_for(4096, 4096, 4096, "float32", depth=2, max_error=bounds[1])
+
+
+def test_guarded_runs_say_why():
+    a = np.full((128, 128), np.nan)
+    with fn.trace() as plans:
+        fn.gemm(a, a, depth=1)
+    assert "not finite" in plans[0].reason

@@ -1,0 +1,128 @@
+"""SIMD kernels and their portable twins: the same bits; and every line of the kernel table on this machine."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from engine_oracle import in_layout, integers
+
+import falcon_numba as fn
+from falcon_numba.algorithms import flatten
+from falcon_numba.cpu.blocking import choose_blocks
+from falcon_numba.cpu.engine import Engine, scaling_for
+from falcon_numba.cpu.guard import ZERO_EXPONENT, magnitudes
+from falcon_numba.cpu.spec import SPECS
+from falcon_numba.decision.hardware import isa_family
+from falcon_numba.problem import Problem
+
+DTYPES = ("float32", "float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("scheme", "depth"), [("classical", 0), ("strassen", 2), ("laderman", 1), ("hk522", 1)])
+@pytest.mark.parametrize("units", [False, True], ids=["plain", "scaled"])
+def test_simd_and_portable_give_the_same_bits(scheme, depth, dtype, units):
+    rng = np.random.default_rng(1)
+    for M, N, K in ((1, 1, 1), (45, 70, 33), (130, 131, 1100)):
+        a, b = rng.standard_normal((M, K)).astype(dtype), rng.standard_normal((K, N)).astype(dtype)
+        c = rng.standard_normal((M, N)).astype(dtype)
+        if units:
+            a *= 10.0 ** rng.integers(-12, 12, (M, 1))
+        for layout in ("C", "F", "strided"):
+            x, y = in_layout(a, layout), in_layout(b, layout)
+            results = []
+            for leaf in ("simd", "portable"):
+                out = in_layout(c, layout)
+                fn.gemm(x, y, out, alpha=1.5, beta=-0.25, out=out, scheme=scheme, depth=depth, leaf=leaf)
+                results.append(out)
+            np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_layout_does_not_change_the_bits(dtype):
+    """Operands and results of any layout run through other loads and stores, not through other arithmetic."""
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((150, 140)).astype(dtype), rng.standard_normal((140, 130)).astype(dtype)
+    for scheme in ("strassen", "hk323"):
+        reference = fn.gemm(a, b, scheme=scheme, depth=2)
+        for layout in ("F", "strided", "reversed", "transposed_strided", "unaligned"):
+            np.testing.assert_array_equal(fn.gemm(in_layout(a, layout), b, scheme=scheme, depth=2), reference)
+            np.testing.assert_array_equal(fn.gemm(a, in_layout(b, layout), scheme=scheme, depth=2), reference)
+            out = in_layout(np.zeros_like(reference), layout)
+            np.testing.assert_array_equal(fn.gemm(a, b, out=out, scheme=scheme, depth=2), reference)
+
+
+def exercise(engine: Engine) -> None:
+    """Exact products of awkward shapes through one engine."""
+    spec = engine.spec
+    rng = np.random.default_rng(3)
+    levels = [(), ("strassen",), ("strassen", "winograd"), ("hk233",)]
+    for M, N, K in ((1, 1, 1), (5, 3, 7), (31, 65, 33), (100, 90, 700)):
+        for names in levels:
+            flat = flatten(tuple(fn.schemes[name] for name in names))
+            for layout in ("C", "F", "strided"):
+                a, b = integers(rng, (M, K), spec.dtype), integers(rng, (K, N), spec.dtype)
+                out = in_layout(np.full((M, N), np.nan, spec.dtype), layout)
+                for threads in (1, 3):
+                    blocks = choose_blocks(spec, flat.grid, flat.rank, M, N, K, threads, 1, 2**28)
+                    x, y = in_layout(a, layout), in_layout(b, layout)
+                    engine.run([Problem(x, y, out)], flat, blocks, threads)
+                    np.testing.assert_array_equal(out, a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", sorted(SPECS), ids="-".join)
+def test_every_line_of_the_kernel_table(key):
+    """LLVM lowers any vector length for the host, so the tables of other instruction sets can be tested here too."""
+    exercise(Engine(SPECS[key]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["C", "F", "strided", "reversed", "unaligned"])
+def test_magnitudes(layout, dtype):
+    spec = SPECS[isa_family(), dtype]
+    rng = np.random.default_rng(4)
+    for shape in ((1, 1), (3, 200), (200, 3), (67, 131)):
+        x = rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30, shape)
+        x[rng.integers(shape[0])] = 0
+        x = in_layout(x.astype(dtype), layout)
+        found = magnitudes(x, spec)
+        assert found.finite
+        most = np.abs(x).max(axis=1)
+        with np.errstate(divide="ignore"):
+            expected = np.where(most > 0, np.floor(np.log2(most, dtype=np.float64)), ZERO_EXPONENT)
+        np.testing.assert_array_equal(found.exponents, expected)
+        for bad in (np.nan, np.inf, -np.inf):
+            y = x.copy()
+            y[-1, -1] = bad
+            assert not magnitudes(y, spec).finite
+
+
+def test_scaling_covers_the_whole_range():
+    spec = SPECS[isa_family(), "float64"]
+    x = np.array([[0.0], [5e-324], [2.0**-1022], [1.0], [1.7e308]])
+    scaling = scaling_for(magnitudes(x, spec), magnitudes(x, spec), spec)
+    scaled = x[:, 0] * scaling.rows
+    assert (scaled[2:] >= 1).all()
+    assert (scaled < 2).all()
+    assert scaled[0] == 0
+    assert np.isfinite(scaling.rows).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_list_of_different_problems_is_one_run(dtype):
+    spec = SPECS[isa_family(), dtype]
+    from falcon_numba.cpu.engine import engine_for
+
+    rng = np.random.default_rng(5)
+    flat = flatten((fn.schemes["strassen"],))
+    for whole in (False, True):
+        problems, expected = [], []
+        for M, N, K in ((40, 50, 60), (1, 1, 1), (17, 64, 5), (64, 64, 64)):
+            a, b = integers(rng, (2, M, K), dtype), integers(rng, (2, K, N), dtype)
+            problems.append(Problem(a, b, np.full((2, M, N), np.nan, dtype)))
+            expected.append(a.astype(np.int64) @ b.astype(np.int64))
+        blocks = choose_blocks(spec, flat.grid, flat.rank, 64, 64, 64, 3, 3 if whole else 1, 2**28)
+        engine_for(spec).run(problems, flat, blocks, 3, whole_products=whole)
+        for problem, right in zip(problems, expected, strict=True):
+            np.testing.assert_array_equal(problem.c, right)
