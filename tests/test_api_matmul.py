@@ -247,7 +247,7 @@ def test_bad_calls_raise_what_numpy_raises(name, options, engine):
     a, b = np.ones(shape1), np.ones(shape2)
     with pytest.raises((TypeError, ValueError)) as numpys:
         np.matmul(a, b, **keywords)
-    with pytest.raises(numpys.type, match=".+"):
+    with pytest.raises(numpys.type):
         matmul(a, b, **keywords, **options)
     out = keywords.get("out")
     assert not isinstance(out, np.ndarray) or (out == 7).all()
