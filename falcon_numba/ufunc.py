@@ -69,7 +69,7 @@ def understand(a: np.ndarray, b: np.ndarray, out: Any, given: dict[str, Any]) ->
             batch = np.broadcast_shapes(batch, b.shape[: -cores[1]])
         if out is not None:
             above = out.ndim - cores[2]
-            if above < len(batch) or out.shape[above:] != core:
+            if out.shape[above:] != core:
                 return None
             if batch != out.shape[:above] != np.broadcast_shapes(batch, out.shape[:above]):
                 return None

@@ -175,7 +175,7 @@ class TestEmpty:
 
     def test_mismatch_of_a_zero_size(self, engine):
         for function in (matmul, gemm):
-            with pytest.raises(ValueError):  # noqa: PT011
+            with pytest.raises(ValueError):
                 function(np.ones((16, 0)), np.ones((1, 16)), **engine)
 
 
