@@ -172,6 +172,10 @@ def test_short_floats_accumulate_in_float32_and_round_once(dtype):
     wide = gemm(a, b, out_dtype="f4", **CPU)
     assert wide.dtype == np.float32
     np.testing.assert_array_equal(once, wide.astype(dtype).astype("f4"))
+    out = np.zeros((9, 9), dtype)
+    assert gemm(a, b, out=out, **CPU) is out
+    np.testing.assert_array_equal(out.astype("f4"), once)
+    assert plan(a, b).dtype == "float32"
     np.testing.assert_allclose(wide, a.astype("f8") @ b.astype("f8"), rtol=1e-5, atol=1e-5)
 
 

@@ -134,6 +134,15 @@ def test_an_element_twice_in_out_never_reaches_the_engine(engine, strides):
     assert not np.shares_memory(engine[0].c, out)
 
 
+@pytest.mark.parametrize("order", [None, "c", "f", "a", "k"])
+def test_spellings_of_order(order, engine):
+    a = np.asfortranarray(np.ones((2, 3, 3)))
+    assert significant_strides(matmul(a, a, order=order, executor="cpu")) == significant_strides(
+        np.matmul(a, a, order=order)
+    )
+    assert engine
+
+
 @pytest.mark.parametrize("options", [{}, {"executor": "cpu"}], ids=["auto", "cpu"])
 @pytest.mark.parametrize("shape", [(3, 3), (1, 3), (3, 1), (2, 3, 3), (2, 4, 3, 3), (3,)])
 def test_order_of_contiguous_operands(shape, options):
