@@ -137,8 +137,9 @@ def test_memmap(tmp_path, options):
     assert type(got) is type(expected)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(gemm(read, read, **options), expected)
-    matmul(read, read, out=disk, **options)
-    np.testing.assert_array_equal(disk, expected)
+    out = np.memmap(tmp_path / "out", dtype="f8", mode="w+", shape=(4, 4))
+    assert matmul(read, read, out=out, **options) is out
+    np.testing.assert_array_equal(out, expected)
 
 
 masked = np.ma.masked_array(np.ones((3, 3)), mask=np.eye(3, dtype=bool))
