@@ -126,7 +126,7 @@ def matmul(
             return handler(matmul, (x1, x2), {**given, **options})
         refuse_unsafe(operands)
         if any(map(overrides_ufuncs, operands)):
-            _need_no_engine(settings, "an operand that brings its own product (__array_ufunc__)")
+            _need_no_engine(settings, None)
             return MATMUL(x1, x2, **given)
 
     a, b = np.asarray(x1), np.asarray(x2)
@@ -134,7 +134,7 @@ def matmul(
     if call is None or call.empty:  # NumPy's own error, or nothing to compute
         return MATMUL(x1, x2, **given)
     if call.dtype not in ENGINE_DTYPES:
-        _need_no_engine(settings, f"dtype {call.dtype}", exact=call.dtype.kind in "biu")
+        _need_no_engine(settings, call.dtype)
         return MATMUL(x1, x2, **given)
     result = _run(call, target, settings)
     return wrap(result, (x1, x2), target, subok=subok)
@@ -176,18 +176,24 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
     return result if call.out_axes is None else np.moveaxis(result, range(-len(call.core), 0), call.out_axes)
 
 
-def _need_no_engine(settings: Settings, what: str, *, exact: bool = False) -> None:
-    """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy."""
+def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
+    """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy.
+
+    No `dtype` stands for an operand that brings its own product.
+    """
     depth, scheme = settings.depth, settings.scheme
+    exact, vendor = dtype is not None and dtype.kind in "biu", dtype is None or dtype.char in "FD"
     demands = {
         f"executor={settings.executor!r}": settings.executor == "cpu",
         f"depth={depth!r}": depth not in ("auto", 0),
-        f"scheme={scheme!r}": isinstance(scheme, tuple) and depth == "auto",
+        f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
         f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
+        "reproducible=True": settings.reproducible and vendor,
     }
     for demand, made in demands.items():
         if made:
+            what = "an operand that brings its own product (__array_ufunc__)" if dtype is None else f"dtype {dtype}"
             names = " and ".join(map(str, ENGINE_DTYPES))
             raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names}")
 
@@ -306,7 +312,7 @@ def gemm(
     else:
         if plan is not None:
             raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
-        _need_no_engine(settings, f"dtype {lane}", exact=lane.kind in "biu")
+        _need_no_engine(settings, lane)
         result = run_through_numpy(a, b, c, alpha, beta, lane)
     if out is None:
         return result.astype(dtype, copy=False)
@@ -368,5 +374,5 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
     if dtype not in ENGINE_DTYPES:
-        _need_no_engine(settings, f"dtype {dtype}", exact=dtype.kind in "biu")
+        _need_no_engine(settings, dtype)
     return dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])

@@ -295,7 +295,7 @@ def test_bad_options_leave_out_untouched(options, error, message):
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u8", "?", "f2", "g", "c8", "c16", object])
-@pytest.mark.parametrize("option", [{"executor": "cpu"}, {"depth": 1}, {"scheme": ("strassen",)}, {"leaf": "simd"}])
+@pytest.mark.parametrize("option", [{"executor": "cpu"}, {"depth": 1}, {"scheme": "strassen"}, {"leaf": "simd"}])
 def test_dtypes_without_engine_refuse_to_pretend(dtype, option):
     a = np.ones((3, 3), dtype)
     (value,) = option.values()
@@ -309,6 +309,16 @@ def test_max_error_holds_for_exact_types_only():
     np.testing.assert_array_equal(matmul(ones, ones, max_error=1e-9), 3 * ones)
     with pytest.raises(TypeError, match="max_error"):
         matmul(ones.astype(complex), ones, max_error=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "vendor"), [("c8", True), ("c16", True), ("i4", False), ("f2", False), ("G", False)])
+def test_reproducible_refuses_what_a_vendor_library_computes(dtype, vendor):
+    a = np.ones((3, 3), dtype)
+    if vendor:
+        with pytest.raises(TypeError, match="reproducible=True cannot be honoured"):
+            matmul(a, a, reproducible=True)
+    else:
+        assert_same(matmul(a, a, reproducible=True), np.matmul(a, a))
 
 
 def test_lists_scalars_and_vectors():
