@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import config, dispatch
-from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of
+from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
 from .config import Settings
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
@@ -126,20 +126,18 @@ def matmul(
             return handler(matmul, (x1, x2), {**given, **options})
         refuse_unsafe(operands)
         if any(map(overrides_ufuncs, operands)):
-            _need_no_engine(settings, "an operand that brings its own product (__array_ufunc__)")
+            _need_no_engine(settings, None)
             return MATMUL(x1, x2, **given)
 
-    a, b = np.asanyarray(x1), np.asanyarray(x2)
+    a, b = np.asarray(x1), np.asarray(x2)
     call = understand(a, b, target, given)
     if call is None or call.empty:  # NumPy's own error, or nothing to compute
         return MATMUL(x1, x2, **given)
     if call.dtype not in ENGINE_DTYPES:
-        _need_no_engine(settings, f"dtype {call.dtype}", exact=call.dtype.kind in "biu")
+        _need_no_engine(settings, call.dtype)
         return MATMUL(x1, x2, **given)
     result = _run(call, target, settings)
-    if target is None and (subok is False or type(a) is type(b) is _ndarray):
-        return result[()] if result.ndim == 0 else result
-    return wrap(result, (x1, x2), target)
+    return wrap(result, (x1, x2), target, subok=subok)
 
 
 def _is_tiny(a: np.ndarray, b: np.ndarray) -> bool:
@@ -157,7 +155,7 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
     if b.ndim == 1:
         b = b[:, np.newaxis]
     shape = call.batch + call.core
-    out = None if call.out is None else np.asarray(call.out)
+    out = call.out
     if out is not None and writable_in_place(out, call.dtype) and not (overlap(out, a) or overlap(out, b)):
         result = out
     else:
@@ -178,18 +176,24 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
     return result if call.out_axes is None else np.moveaxis(result, range(-len(call.core), 0), call.out_axes)
 
 
-def _need_no_engine(settings: Settings, what: str, *, exact: bool = False) -> None:
-    """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy."""
+def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
+    """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy.
+
+    No `dtype` stands for an operand that brings its own product.
+    """
     depth, scheme = settings.depth, settings.scheme
+    exact, vendor = dtype is not None and dtype.kind in "biu", dtype is None or dtype.char in "FD"
     demands = {
         f"executor={settings.executor!r}": settings.executor == "cpu",
         f"depth={depth!r}": depth not in ("auto", 0),
-        f"scheme={scheme!r}": isinstance(scheme, tuple) and depth == "auto",
+        f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
         f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
+        "reproducible=True": settings.reproducible and vendor,
     }
     for demand, made in demands.items():
         if made:
+            what = "an operand that brings its own product (__array_ufunc__)" if dtype is None else f"dtype {dtype}"
             names = " and ".join(map(str, ENGINE_DTYPES))
             raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names}")
 
@@ -254,20 +258,41 @@ def gemm(
     array([[ 6.],
            [14.]])
     """
+    exact = type(a) is _ndarray and type(b) is _ndarray and (c is None or type(c) is _ndarray)
+    exact = exact and (out is None or type(out) is _ndarray)
+    if (
+        exact
+        and not options
+        and c is None
+        and out is None
+        and out_dtype is None
+        and plan is None
+        and (type(alpha), alpha, type(beta), beta) == (int, 1, int, 0)
+        and trans_a == "N"
+        and trans_b == "N"
+        and a.ndim == 2
+        and b.ndim == 2
+        and a.dtype == b.dtype
+        and a.dtype in ENGINE_DTYPES
+        and a.shape[1] == b.shape[0]
+        and config.untouched()
+        and _is_tiny(a, b)
+    ):
+        return MATMUL(a, b)
+
     settings = config.resolve(**options)
     if plan is not None and not _BESIDE_A_PLAN.issuperset(options):
         clash = ", ".join(sorted(options.keys() - _BESIDE_A_PLAN))
         raise TypeError(f"a plan has already decided {clash}: pass either plan or these options")
-    operands = (a, b, c, out)
-    handler = find_handler(operands)
-    if handler is not None:
-        keywords = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out}
-        return handler(gemm, (a, b, c), {**keywords, "out_dtype": out_dtype, "plan": plan, **options})
-    refuse_unsafe(operands)
+    if not exact:
+        operands = (a, b, c, out)
+        handler = find_handler(operands)
+        if handler is not None:
+            keywords = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out}
+            return handler(gemm, (a, b, c), {**keywords, "out_dtype": out_dtype, "plan": plan, **options})
+        refuse_unsafe(operands)
     a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
-    (M, K), (inner, N) = a.shape, b.shape
-    if inner != K:
-        raise ValueError(f"inner sizes differ: op(a) has shape {a.shape}, op(b) has shape {b.shape}")
+    M, N, _ = sizes(a, b)
     if c is not None:
         c = np.asarray(c)
         need_shape("c", c, (M, N))
@@ -287,12 +312,12 @@ def gemm(
     else:
         if plan is not None:
             raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
-        _need_no_engine(settings, f"dtype {lane}", exact=lane.kind in "biu")
+        _need_no_engine(settings, lane)
         result = run_through_numpy(a, b, c, alpha, beta, lane)
     if out is None:
         return result.astype(dtype, copy=False)
     if result is not out:
-        np.copyto(out, result, casting="same_kind")
+        np.copyto(out, result, casting="unsafe")  # result_dtypes has checked it
     return out
 
 
@@ -318,18 +343,17 @@ def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N"
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim == b.ndim == 2:
         a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
-        dtype = result_dtypes(a, b, None, None, None)[0]
-    elif trans_a not in ("N", False) or trans_b not in ("N", False):
+        M, N, K = sizes(a, b)
+        return plan_for(M, N, K, result_dtypes(a, b, None, None, None)[0], **options)
+    if trans_a not in ("N", False) or trans_b not in ("N", False):
         raise ValueError("trans_a and trans_b are for two matrices")
     call = understand(a, b, None, {})
     if call is None:
         MATMUL(a, b)  # raises NumPy's own error
         raise ValueError(f"no product of shapes {a.shape} and {b.shape}")
-    if a.ndim != 2 or b.ndim != 2:
-        dtype = call.dtype
     M = a.shape[-2] if a.ndim > 1 else 1
     N = b.shape[-1] if b.ndim > 1 else 1
-    return plan_for(M, N, a.shape[-1], dtype, batch=prod(call.batch), **options)
+    return plan_for(M, N, a.shape[-1], call.dtype, batch=prod(call.batch), **options)
 
 
 def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, **options: Any) -> Plan:
@@ -343,12 +367,12 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
         A size that is no integer, an unknown option, or an option that cannot be honoured for this dtype.
     """
     settings = config.resolve(**options)
-    sizes = {"M": M, "N": N, "K": K, "batch": batch}
-    for name, size in sizes.items():
-        sizes[name] = operator.index(size)
-        if sizes[name] < 1:
+    whole = {"M": M, "N": N, "K": K, "batch": batch}
+    for name, size in whole.items():
+        whole[name] = operator.index(size)
+        if whole[name] < 1:
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
     if dtype not in ENGINE_DTYPES:
-        _need_no_engine(settings, f"dtype {dtype}", exact=dtype.kind in "biu")
-    return dispatch.plan_product(sizes["M"], sizes["N"], sizes["K"], dtype, settings, batch=sizes["batch"])
+        _need_no_engine(settings, dtype)
+    return dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])

@@ -29,6 +29,13 @@ def matrix(name: str, x: Any, trans: str | bool) -> np.ndarray:
     return x.T if letter == "T" else x.conj().T if x.dtype.kind in "cO" else x.T
 
 
+def sizes(a: np.ndarray, b: np.ndarray) -> tuple[int, int, int]:
+    """(M, N, K) of op(a)·op(b)."""
+    if a.shape[1] != b.shape[0]:
+        raise ValueError(f"inner sizes differ: op(a) has shape {a.shape}, op(b) has shape {b.shape}")
+    return a.shape[0], b.shape[1], a.shape[1]
+
+
 def need_shape(name: str, x: np.ndarray, shape: tuple[int, int]) -> None:
     if x.shape != shape:
         raise ValueError(f"{name} has shape {x.shape}, the product has shape {shape}")
@@ -62,6 +69,8 @@ def _is_short_float(dtype: np.dtype) -> bool:
 
 def scalar_of(name: str, value: Any, dtype: np.dtype) -> Any:
     """`value` as a scalar of `dtype`; integers reduced modulo 2^bits."""
+    if type(value) is int and value in (0, 1):  # the defaults, quickly
+        return dtype.type(value)
     x = np.asarray(value)
     if x.ndim:
         raise TypeError(f"{name} must be a scalar, not an array of shape {x.shape}")
@@ -97,8 +106,8 @@ def run_on_engine(
     plan: Plan | None,
 ) -> np.ndarray:
     """The result in `lane`: `out` itself where the engine may write there, else a new array."""
-    (M, K), N = a.shape, b.shape[1]
-    idle = alpha == 0 or K == 0 or M == 0 or N == 0
+    M, N, K = sizes(a, b)
+    idle = alpha == 0 or 0 in (M, N, K)
     # A refused plan must leave `out` untouched, so C is not copied there beforehand: only out=c saves the new array.
     in_place = (
         out is not None

@@ -30,11 +30,16 @@ def understand(a: np.ndarray, b: np.ndarray, out: Any, given: dict[str, Any]) ->
     """The call in normal form, or None when it is not certain that NumPy would accept it."""
     if not a.ndim or not b.ndim or "axis" in given or type(given.get("subok", True)) is not bool:
         return None
-    if out is not None and not (isinstance(out, np.ndarray) and out.flags.writeable):
-        return None
+    if out is not None:
+        if not (isinstance(out, np.ndarray) and out.flags.writeable):
+            return None
+        out = np.asarray(out)
     order, casting, dtype = given.get("order", "K"), given.get("casting", "same_kind"), given.get("dtype")
-    if order not in ("K", "C", "F", "A") or not isinstance(casting, str):
+    if order is None:
+        order = "K"
+    if not (isinstance(order, str) and isinstance(casting, str) and order.upper() in ("K", "C", "F", "A")):
         return None
+    order = order.upper()
     try:
         loop = MATMUL.resolve_dtypes(
             (a.dtype, b.dtype, None if out is None else out.dtype),
@@ -69,7 +74,7 @@ def understand(a: np.ndarray, b: np.ndarray, out: Any, given: dict[str, Any]) ->
             batch = np.broadcast_shapes(batch, b.shape[: -cores[1]])
         if out is not None:
             above = out.ndim - cores[2]
-            if above < len(batch) or out.shape[above:] != core:
+            if out.shape[above:] != core:
                 return None
             if batch != out.shape[:above] != np.broadcast_shapes(batch, out.shape[:above]):
                 return None
@@ -131,16 +136,16 @@ def allocate(batches: tuple[np.ndarray, np.ndarray], shape: tuple[int, ...], dty
     return np.empty([shape[axis] for axis in axes], dtype).transpose(np.argsort(axes))
 
 
-def wrap(result: np.ndarray, inputs: tuple[Any, Any], out: np.ndarray | None) -> Any:
+def wrap(result: np.ndarray, inputs: tuple[Any, Any], out: np.ndarray | None, *, subok: bool) -> Any:
     """What NumPy's matmul returns for `result`: a scalar, an ndarray, or what a subclass's ``__array_wrap__`` makes.
 
-    The subclass is that of `out` where given, else of the input with the highest ``__array_priority__``.
+    The subclass is that of `out` where given, else, with `subok`, of the input with the highest ``__array_priority__``.
     """
     if out is not None:
         return out if type(out) is np.ndarray else _call_wrap(out, out, (*inputs, out), scalar=False)
     scalar = result.ndim == 0
     best, priority = None, -np.inf
-    for x in inputs:
+    for x in inputs if subok else ():
         if type(x) is np.ndarray:
             rank, candidate = 0.0, None
         elif isinstance(x, np.ndarray):

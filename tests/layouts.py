@@ -25,6 +25,8 @@ def layouts(draw, shape, dtype, *, writeable=False):
     base = data[offset:].view(dtype).reshape([held[axis] for axis in order]).transpose(np.argsort(order))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
     base[...] = rng.integers(0 if dtype.kind in "bu" else -4, 5, base.shape)
+    if dtype.kind == "c":
+        base.imag = rng.integers(-4, 5, base.shape)
     x = base[(..., *(slice(None, None, step or 1) for step in steps))]
     x = np.broadcast_to(x, shape) if 0 in steps else x
     if not writeable and draw(st.booleans()):

@@ -16,14 +16,11 @@ from falcon_numba import dispatch
 from falcon_numba.api import matmul
 
 FLOATS = ("f4", "f8")
-examples = settings(max_examples=200, deadline=None)  # the first may compile
 shapes = mutually_broadcastable_shapes(signature=np.matmul.signature, max_dims=3, min_side=1, max_side=5)
-dtype_pairs = st.one_of(
-    st.tuples(st.sampled_from(FLOATS), st.sampled_from(FLOATS)),
-    st.tuples(
-        st.sampled_from(("f4", "f8", "i2", "i8", "u1", "?", "f2", "c8", "g")), st.sampled_from(("f4", "f8", "i4"))
-    ),
+dtype_pairs = pytest.mark.parametrize(
+    "dtypes", ["f4 f4", "f8 f8", "f4 f8", "i2 f4", "f8 i8", "u1 u1", "? f4", "f2 f2", "c8 f8", "g f4"]
 )
+examples = settings(max_examples=40, deadline=None)  # the first may compile
 
 
 @pytest.fixture
@@ -55,10 +52,12 @@ def assert_same(got, expected):
     np.testing.assert_array_equal(got, expected)
 
 
+@dtype_pairs
+@pytest.mark.parametrize("order", "KCFA")
 @examples
-@given(st.data(), shapes, dtype_pairs, st.sampled_from("KKCFA"))
-def test_any_layout_gives_numpys_answer(data, shapes, dtypes, order):
-    a, b = (data.draw(layouts(shape, dtype)) for shape, dtype in zip(shapes.input_shapes, dtypes, strict=True))
+@given(st.data(), shapes)
+def test_any_layout_gives_numpys_answer(dtypes, order, data, shapes):
+    a, b = (data.draw(layouts(shape, dtype)) for shape, dtype in zip(shapes.input_shapes, dtypes.split(), strict=True))
     expected = np.matmul(a.copy(), b.copy())
     for options in ({}, forced(a, b)):
         got = matmul(a, b, order=order, **options)
@@ -66,10 +65,12 @@ def test_any_layout_gives_numpys_answer(data, shapes, dtypes, order):
         assert significant_strides(got) == significant_strides(np.matmul(a, b, order=order))
 
 
+@dtype_pairs
+@pytest.mark.parametrize("out_dtype", ["f4", "f8", "c16"])
 @examples
-@given(st.data(), shapes, dtype_pairs, st.sampled_from(("f4", "f8", "c16")))
-def test_out_of_any_layout(data, shapes, dtypes, out_dtype):
-    a, b = (data.draw(layouts(shape, dtype)) for shape, dtype in zip(shapes.input_shapes, dtypes, strict=True))
+@given(st.data(), shapes)
+def test_out_of_any_layout(dtypes, out_dtype, data, shapes):
+    a, b = (data.draw(layouts(shape, dtype)) for shape, dtype in zip(shapes.input_shapes, dtypes.split(), strict=True))
     shape = shapes.result_shape
     if data.draw(st.booleans()) and len(shape) < 4 and a.ndim > 1 and b.ndim > 1:
         shape = (2, *shape)  # out may have batch axes that the inputs lack
@@ -88,7 +89,7 @@ def test_out_of_any_layout(data, shapes, dtypes, out_dtype):
         np.testing.assert_array_equal(out, expected)
 
 
-@examples
+@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_out_between_its_neighbours(data):
     """Nothing outside out is written."""
@@ -102,7 +103,7 @@ def test_out_between_its_neighbours(data):
     assert (frame[mask] == -7).all()
 
 
-@examples
+@settings(max_examples=300, deadline=None)
 @given(st.data(), st.sampled_from(FLOATS), st.booleans())
 def test_overlap_reads_as_if_copied_first(data, dtype, batched):
     """Operands and out are windows, possibly transposed or reversed, on the same memory."""
@@ -124,12 +125,34 @@ def test_overlap_reads_as_if_copied_first(data, dtype, batched):
     np.testing.assert_array_equal(memory, expected)
 
 
-def test_out_whose_elements_coincide_is_written_as_numpy_writes_it():
-    a = np.arange(4.0).reshape(2, 2)
-    out = np.lib.stride_tricks.as_strided(np.zeros(3), (2, 2), (8, 8))
+@pytest.mark.parametrize("strides", [(8, 8), (0, 8), (8, 0), (16, 8)])
+def test_an_element_twice_in_out_never_reaches_the_engine(engine, strides):
+    a = np.arange(9.0).reshape(3, 3)
+    out = np.lib.stride_tricks.as_strided(np.zeros(9), (3, 3), strides)
     got = matmul(a, a, out=out, executor="cpu")
-    assert got is out
-    assert {*out.ravel()} <= {*(a @ a).ravel()}
+    assert got is out and {*out.ravel()} <= {*(a @ a).ravel()}
+    assert not np.shares_memory(engine[0].c, out)
+
+
+@pytest.mark.parametrize("order", [None, "c", "f", "a", "k"])
+def test_spellings_of_order(order, engine):
+    a = np.asfortranarray(np.ones((2, 3, 3)))
+    assert significant_strides(matmul(a, a, order=order, executor="cpu")) == significant_strides(
+        np.matmul(a, a, order=order)
+    )
+    assert engine
+
+
+@pytest.mark.parametrize("options", [{}, {"executor": "cpu"}], ids=["auto", "cpu"])
+@pytest.mark.parametrize("shape", [(3, 3), (1, 3), (3, 1), (2, 3, 3), (2, 4, 3, 3), (3,)])
+def test_order_of_contiguous_operands(shape, options):
+    layouts = [lambda x: x, np.asfortranarray, lambda x: np.asfortranarray(x.swapaxes(0, -2)).swapaxes(0, -2)]
+    for first, second, order in itertools.product(layouts[: len(shape)], layouts[: len(shape)], "KACF"):
+        a = first(np.ones(shape))
+        for b in (second(np.ones(shape[:-2] + shape[:-3:-1])), np.ones(shape[-1])):
+            got, expected = matmul(a, b, order=order, **options), np.matmul(a, b, order=order)
+            assert_same(got, expected)
+            assert significant_strides(got) == significant_strides(expected)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -180,7 +203,7 @@ def test_dtype_and_casting(dtype, casting, out):
             assert_same(matmul(a, b, dtype=dtype, casting=casting, out=target), expected)
 
 
-@examples
+@settings(max_examples=200, deadline=None)
 @given(st.data(), shapes)
 def test_axes(data, shapes):
     a, b = (np.arange(np.prod(s), dtype="f8").reshape(s) % 7 for s in shapes.input_shapes)
@@ -247,7 +270,7 @@ def test_bad_calls_raise_what_numpy_raises(name, options, engine):
     a, b = np.ones(shape1), np.ones(shape2)
     with pytest.raises((TypeError, ValueError)) as numpys:
         np.matmul(a, b, **keywords)
-    with pytest.raises(numpys.type, match=".+"):
+    with pytest.raises(numpys.type):
         matmul(a, b, **keywords, **options)
     out = keywords.get("out")
     assert not isinstance(out, np.ndarray) or (out == 7).all()
@@ -272,7 +295,7 @@ def test_bad_options_leave_out_untouched(options, error, message):
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u8", "?", "f2", "g", "c8", "c16", object])
-@pytest.mark.parametrize("option", [{"executor": "cpu"}, {"depth": 1}, {"scheme": ("strassen",)}, {"leaf": "simd"}])
+@pytest.mark.parametrize("option", [{"executor": "cpu"}, {"depth": 1}, {"scheme": "strassen"}, {"leaf": "simd"}])
 def test_dtypes_without_engine_refuse_to_pretend(dtype, option):
     a = np.ones((3, 3), dtype)
     (value,) = option.values()
@@ -286,6 +309,16 @@ def test_max_error_holds_for_exact_types_only():
     np.testing.assert_array_equal(matmul(ones, ones, max_error=1e-9), 3 * ones)
     with pytest.raises(TypeError, match="max_error"):
         matmul(ones.astype(complex), ones, max_error=1e-9)
+
+
+@pytest.mark.parametrize(("dtype", "vendor"), [("c8", True), ("c16", True), ("i4", False), ("f2", False), ("G", False)])
+def test_reproducible_refuses_what_a_vendor_library_computes(dtype, vendor):
+    a = np.ones((3, 3), dtype)
+    if vendor:
+        with pytest.raises(TypeError, match="reproducible=True cannot be honoured"):
+            matmul(a, a, reproducible=True)
+    else:
+        assert_same(matmul(a, a, reproducible=True), np.matmul(a, a))
 
 
 def test_lists_scalars_and_vectors():

@@ -137,8 +137,9 @@ def test_memmap(tmp_path, options):
     assert type(got) is type(expected)
     np.testing.assert_array_equal(got, expected)
     np.testing.assert_array_equal(gemm(read, read, **options), expected)
-    matmul(read, read, out=disk, **options)
-    np.testing.assert_array_equal(disk, expected)
+    out = np.memmap(tmp_path / "out", dtype="f8", mode="w+", shape=(4, 4))
+    assert matmul(read, read, out=out, **options) is out
+    np.testing.assert_array_equal(out, expected)
 
 
 masked = np.ma.masked_array(np.ones((3, 3)), mask=np.eye(3, dtype=bool))
@@ -146,13 +147,13 @@ masked = np.ma.masked_array(np.ones((3, 3)), mask=np.eye(3, dtype=bool))
 
 @pytest.mark.parametrize("function", [matmul, gemm])
 @pytest.mark.parametrize(
-    "operands",
+    "pair",
     [(masked, np.ones((3, 3))), (np.ones((3, 3)), masked), ([masked[0], masked[1]], np.ones((3, 3)))],
     ids=["left", "right", "in a list"],
 )
-def test_masked_arrays_are_refused(function, operands):
+def test_masked_arrays_are_refused(function, pair):
     with pytest.raises(TypeError, match=r"masked arrays.*numpy\.ma\.dot"):
-        function(*operands)
+        function(*pair)
 
 
 @pytest.mark.parametrize("function", [matmul, gemm])
@@ -212,9 +213,9 @@ class OnAnotherDevice:
 @pytest.mark.parametrize("kind", [Foreign, OnAnotherDevice])
 def test_foreign_arrays_are_refused_by_name(function, kind):
     a = np.ones((3, 3))
-    for operands, keywords in (((a, kind()), {}), ((kind(), a), {}), ((a, a), {"out": kind()})):
+    for pair, keywords in (((a, kind()), {}), ((kind(), a), {}), ((a, a), {"out": kind()})):
         with pytest.raises(TypeError, match=rf"{kind.__name__} are not supported; convert to numpy\.ndarray"):
-            function(*operands, **keywords)
+            function(*pair, **keywords)
 
 
 def test_registered_types_are_handed_over(monkeypatch):
