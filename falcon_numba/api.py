@@ -15,6 +15,7 @@ import numpy as np
 from . import config, dispatch
 from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
 from .config import Settings
+from .decision.select import ENGINE_PAYS
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .ufunc import MATMUL, Call, allocate, understand, wrap
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from .planning import Plan
 
 ENGINE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
-#: Multiplications below which NumPy is called straight away: there a call costs more than the product.
-TINY_PRODUCT = 64**3
 
 # Options that say how to run a plan, not which one.
 _BESIDE_A_PLAN = frozenset({"threads", "workspace_limit", "check", "reproducible"})
@@ -97,7 +96,8 @@ def matmul(
         and casting == "same_kind"
         and subok is True
         and config.untouched()
-        and _is_tiny(x1, x2)
+        and not dispatch.tracing()
+        and _numpy_is_faster(x1, x2)
     ):
         return MATMUL(x1, x2, out)
 
@@ -140,11 +140,9 @@ def matmul(
     return wrap(result, (x1, x2), target, subok=subok)
 
 
-def _is_tiny(a: np.ndarray, b: np.ndarray) -> bool:
-    ndim = b.ndim
-    if ndim == 2:
-        return a.size * b.shape[1] < TINY_PRODUCT
-    return a.size * (1 if ndim < 2 else b.size) < TINY_PRODUCT
+def _numpy_is_faster(a: np.ndarray, b: np.ndarray) -> bool:
+    """The rule by which a plan would choose NumPy, without making a plan."""
+    return a.ndim < 2 or b.ndim < 2 or min(a.shape[-2:] + b.shape[-2:]) < ENGINE_PAYS
 
 
 def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:
@@ -276,7 +274,8 @@ def gemm(
         and a.dtype in ENGINE_DTYPES
         and a.shape[1] == b.shape[0]
         and config.untouched()
-        and _is_tiny(a, b)
+        and not dispatch.tracing()
+        and _numpy_is_faster(a, b)
     ):
         return MATMUL(a, b)
 

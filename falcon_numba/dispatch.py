@@ -57,6 +57,18 @@ def trace() -> Iterator[list[Plan]]:
         _trace.reset(token)
 
 
+def tracing() -> bool:
+    """Whether a `trace` is active in this context."""
+    return _trace.get() is not None
+
+
+def record(plan: Plan) -> None:
+    """Add a plan to the active `trace`, if there is one."""
+    plans = _trace.get()
+    if plans is not None:
+        plans.append(plan)
+
+
 def _spec(dtype: str) -> KernelSpec:
     from .cpu.spec import SPECS
 
@@ -71,7 +83,7 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
     M, N, K : int
         At least 1.
     dtype : dtype_like
-        float32 or float64.
+        float32 and float64 may run on the engine, others run through NumPy.
     settings : Settings
     batch : int
         Equal products.
@@ -138,18 +150,12 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     elif plan.levels:
         for index in np.ndindex(problem.c.shape[:-2]):
             plan = _run_guarded(problem.at(index), plan)
-            _record(plan)
+            record(plan)
         return plan
     else:
         _run_engine(problem, plan, None)
-    _record(plan)
+    record(plan)
     return plan
-
-
-def _record(plan: Plan) -> None:
-    plans = _trace.get()
-    if plans is not None:
-        plans.append(plan)
 
 
 def _run_numpy(problem: Problem) -> None:

@@ -6,8 +6,11 @@ the smallest dimension pays for. Thresholds come from interleaved measurements a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from ..algorithms import Scheme, flatten, resolve_scheme
 from ..numerics.bounds import error_bound
@@ -23,6 +26,7 @@ LEVELS_PAY = {"float32": (1536, 2048), "float64": (1536, 2560)}
 AUTO_SCHEME = "strassen"
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
 MOST_GRID = 1024  # blocks along one dimension
+MOST_DEPTH = 16
 
 
 class Product(NamedTuple):
@@ -56,7 +60,7 @@ def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
     if depth == "auto":
         return None
     one = resolve_scheme(AUTO_SCHEME if scheme == "auto" else scheme)
-    if one.rank ** min(int(depth), 64) > MOST_RANK:
+    if int(depth) > MOST_DEPTH:
         raise ValueError(_too_deep(one.name, int(depth), f"{one.rank}^{depth} block products"))
     return _sensible((one,) * int(depth))
 
@@ -96,6 +100,8 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     ValueError
         Options that contradict each other.
     """
+    if product.dtype not in LEVELS_PAY:
+        return _numpy_plan(product, settings, threads, f"the engine has no {product.dtype} yet")
     forced = levels_for(settings.scheme, settings.depth)
     smallest = min(product.M, product.N, product.K)
     if settings.executor == "numpy":
@@ -143,7 +149,15 @@ def _engine_plan(
 ) -> Plan:
     flat = flatten(levels)
     blocks, workspace = blocks_for(flat.grid, flat.rank)
-    bound = error_bound(levels, product.K, blocks.KC, product.dtype, settings.accuracy).relative
+    bounds = {
+        accuracy: error_bound(levels, product.K, blocks.KC, product.dtype, accuracy).relative
+        for accuracy in ("normwise", settings.accuracy)
+    }
+    if bounds["normwise"] >= 1:
+        raise Inadmissible(
+            f"{len(levels)} levels make no sense: the error bound {bounds['normwise']:.2g} leaves no digit"
+        )
+    bound = bounds[settings.accuracy]
     _admit(bound, settings, f"depth {len(levels)}")
     return Plan(
         *product,
@@ -169,7 +183,11 @@ def whole_products(product: Product, threads: int) -> bool:
 
 
 def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str) -> Plan:
-    bound = error_bound((), product.K, product.K, product.dtype, "componentwise").relative
+    kind = np.dtype(product.dtype).kind
+    if kind in "fc":
+        bound = error_bound((), product.K, product.K, product.dtype, "componentwise").relative
+    else:
+        bound = math.nan if kind == "O" else 0.0  # integers are exact in their ring; who knows what objects do
     _admit(bound, settings, "NumPy's product")
     return Plan(
         *product,
