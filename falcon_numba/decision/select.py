@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from ..cpu.blocking import Blocks
 
 # The smallest dimension from which the engine's classical product, and each further level, pays.
-ENGINE_PAYS = 384
-LEVELS_PAY = {"float32": (1536, 2048), "float64": (1536, 2560)}
+ENGINE_PAYS = 1024
+LEVELS_PAY = {"float32": (1024, 1024), "float64": (1024, 1536)}
 AUTO_SCHEME = "strassen"
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
 MOST_GRID = 1024  # blocks along one dimension
