@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_oracle import in_layout, integers
@@ -126,3 +128,27 @@ def test_a_list_of_different_problems_is_one_run(dtype):
         engine_for(spec).run(problems, flat, blocks, 3, whole_products=whole)
         for problem, right in zip(problems, expected, strict=True):
             np.testing.assert_array_equal(problem.c, right)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_packed_b_gives_the_same_bits(dtype):
+    """The engine's other B source: combined and packed once, used by products with any number of rows."""
+    from falcon_numba.cpu.engine import engine_for
+
+    spec = SPECS[isa_family(), dtype]
+    engine = engine_for(spec)
+    rng = np.random.default_rng(6)
+    for levels, (K, N) in ((("strassen", "hk232"), (150, 333)), ((), (2500, 70))):
+        flat = flatten(tuple(fn.schemes[name] for name in levels))
+        b = in_layout(rng.standard_normal((K, N)).astype(dtype), "strided")
+        blocks = choose_blocks(spec, flat.grid, flat.rank, 200, N, K, 2, 1, 2**28)
+        blocks = replace(blocks, NC=2 * spec.NR)  # several blocks of columns
+        packed = engine.pack_b(b, flat, blocks, 2)
+        for M in (1, 130, 200):
+            a = rng.standard_normal((M, K)).astype(dtype)
+            plain, reused = np.empty((2, M, N), dtype)
+            engine.run([Problem(a, b, plain)], flat, blocks, 2)
+            engine.run([Problem(a, b, reused)], flat, blocks, 3, packed=packed)
+            np.testing.assert_array_equal(reused, plain)
+    with pytest.raises(ValueError, match="packed for another"):
+        engine.run([Problem(a, b, plain)], flat, replace(blocks, KC=spec.VL), 1, packed=packed)

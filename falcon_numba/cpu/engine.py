@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from .guard import ZERO_EXPONENT, Magnitudes
 from .pack import Terms
 from .spec import KernelSpec
 from .threads import pool
-from .workspace import borrow
+from .workspace import ALIGN, borrow
 
 if TYPE_CHECKING:
     from ..algorithms.flatten import FlatScheme
@@ -52,6 +53,30 @@ def scaling_for(rows: Magnitudes, columns: Magnitudes, spec: KernelSpec) -> Scal
     return Scaling(parts[0][0], parts[1][0], parts[0][1], parts[1][1])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedB:
+    """B combined and packed once for many products with the same scheme and block sizes: the engine's other B source.
+
+    Attributes
+    ----------
+    data : ndarray of uint8
+        All B̃_r, in the order in which the loops read them.
+    shape : (K, N)
+    scheme : FlatScheme
+    blocks : Blocks
+        Of which KC, CHUNKS and NC shaped `data`.
+    """
+
+    data: np.ndarray
+    shape: tuple[int, int]
+    scheme: FlatScheme
+    blocks: Blocks
+
+    @property
+    def address(self) -> int:
+        return -(-self.data.ctypes.data // ALIGN) * ALIGN
+
+
 class Engine:
     """The compiled worker of one kernel spec, with SIMD kernels or their portable twins."""
 
@@ -71,6 +96,7 @@ class Engine:
         *,
         whole_products: bool = False,
         scaling: Scaling | None = None,
+        packed: PackedB | None = None,
     ) -> int:
         """Compute every product in place and return the number of threads that did.
 
@@ -83,12 +109,46 @@ class Engine:
             Each thread takes whole products (many small ones) instead of sharing each (few large ones).
         scaling : Scaling, optional
             For a single product.
+        packed : PackedB, optional
+            From `pack_b`, for a single product: read instead of the problem's `b`.
         """
-        dtype = np.dtype(self.spec.dtype).type
         table = self._table(problems, blocks, scaling)
+        if packed is not None:
+            sizes = (blocks.KC, blocks.CHUNKS, blocks.NC)
+            if sizes != (packed.blocks.KC, packed.blocks.CHUNKS, packed.blocks.NC) or packed.scheme is not scheme:
+                raise ValueError("B was packed for another scheme or other block sizes")
+            table[:, w.B_PACKED] = packed.address
+        alpha, beta = problems[0].alpha, problems[0].beta
+        return self._start(table, alpha, beta, scheme, blocks, threads, whole_products)
+
+    def pack_b(self, b: np.ndarray, scheme: FlatScheme, blocks: Blocks, threads: int) -> PackedB:
+        """Combine and pack all of `b`, shape (K, N), for `run`; an LCMA's form is R/(k·n) times as large as `b`."""
+        K, N = b.shape
+        _, k, n = scheme.grid
+        panels = math.ceil(math.ceil(N / n) / self.spec.NR)
+        row_bytes = scheme.rank * panels * self.spec.NR * self.spec.itemsize
+        data = np.empty(math.ceil(K / k) * row_bytes + ALIGN, np.uint8)
+        packed = PackedB(data, (K, N), scheme, blocks)
+        nothing = np.empty((1, K), b.dtype)
+        table = self._table([Problem(nothing, b, np.empty((1, N), b.dtype))], blocks, None)
+        table[:, w.A], table[:, w.B_PACKED] = 0, packed.address
+        self._start(table, 1, 0, scheme, blocks, threads, False)
+        return packed
+
+    def _start(
+        self,
+        table: np.ndarray,
+        alpha: float,
+        beta: float,
+        scheme: FlatScheme,
+        blocks: Blocks,
+        threads: int,
+        whole: bool,
+    ) -> int:
         tables = _tables(scheme, self.spec.dtype)
-        alpha, beta = dtype(problems[0].alpha), dtype(problems[0].beta)
-        teams = threads if whole_products else 1
+        dtype = np.dtype(self.spec.dtype).type
+        factors = dtype(alpha), dtype(beta)
+        teams = threads if whole else 1
         with borrow(blocks.workspace(threads, teams)) as base:
             b = base + threads * blocks.a_bytes
             targets = b + teams * blocks.b_bytes
@@ -105,8 +165,8 @@ class Engine:
             )
 
             def work(tid: int, threads: int, sync: int) -> None:
-                team = 1 if whole_products else threads
-                self._worker(tid, threads, team, sync, table, alpha, beta, tables, buffers)
+                team = 1 if whole else threads
+                self._worker(tid, threads, team, sync, table, *factors, tables, buffers)
 
             return pool.run(threads, work)
 

@@ -35,11 +35,14 @@ from .spec import KernelSpec
 from .sync import barrier
 
 # Columns of the table of products, one row of int64 each. Addresses; steps in bytes; sizes of the whole matrices;
-# scale factors and exponents (addresses, 0 where there are none); block sizes.
+# scale factors and exponents (addresses, 0 where there are none); where all of B lies packed already (0: pack it on
+# the way; with A = 0: pack it there and do no more); block sizes.
 A, A_ROW, A_COL, B, B_ROW, B_COL, C, C_ROW, C_COL = range(9)
 SIZE_M, SIZE_N, SIZE_K, A_SCALE, B_SCALE, A_EXPONENT, B_EXPONENT = range(9, 16)
-BLOCK_KC, BLOCK_CHUNKS, BLOCK_MC, BLOCK_NC, BLOCK_N2 = range(16, 21)
-COLUMNS = 21
+B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MC, BLOCK_NC, BLOCK_N2 = range(16, 22)
+COLUMNS = 22
+
+STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
 
 
 @inner
@@ -100,18 +103,9 @@ def make_worker(spec: KernelSpec, portable: bool):
             done = 0
             for ir in range(tiles):
                 step = 64 if done < panel else 0
-                microkernel(
-                    kb,
-                    a + ir * sliver,
-                    here,
-                    targets,
-                    addresses,
-                    coefs,
-                    accumulate,
-                    (jr * tiles + ir) * tile_bytes,
-                    ahead + done if step else ahead,
-                    step,
-                )
+                line = ahead + done if step else ahead
+                offset = (jr * tiles + ir) * tile_bytes
+                microkernel(kb, a + ir * sliver, here, targets, addresses, coefs, accumulate, offset, line, step)
                 done += prefetched
 
     @inner
@@ -120,26 +114,56 @@ def make_worker(spec: KernelSpec, portable: bool):
         return count * part // parts, count * (part + 1) // parts
 
     @inner
+    def pack_b(view, terms, pc, depth, KC, jc, nb, tid, threads, out, scratch):
+        """This thread's share of rows pc … pc + depth and columns jc … jc + nb of all B̃_r, chunk after chunk."""
+        width = len(terms.ptr) - 1
+        width *= (nb + NR - 1) // NR * NR * size  # bytes of one row of all B̃_r
+        for s in range(0, depth, KC):
+            kb, first = min(KC, depth - s), pc + s
+            x0, x1 = share((kb + VL - 1) // VL, tid, threads)
+            x0, x1 = first + x0 * VL, first + min(kb, x1 * VL)
+            layout = Layout(NV, 1, NR * size, 0, kb * NR * size)
+            step = (nb + NR - 1) // NR * NR * kb * size
+            streamed = width * kb > STREAM_BYTES
+            pack(view, layout, terms, x0, x1, x1, jc, jc + nb, first, out + s * width, step, scratch, streamed)
+
+    @inner
+    def pack_a(view, terms, ic, mb, pc, depth, KC, out, step, scratch):
+        """Rows ic … ic + mb and columns pc … pc + depth of all Ã_r, chunk after chunk, `step` bytes apart."""
+        R = len(terms.ptr) - 1
+        x_end = ic + (mb + MR - 1) // MR * MR
+        for s in range(0, depth, KC):
+            kb = min(KC, depth - s)
+            y0, y1 = pc + s, pc + s + kb
+            layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
+            pack(view, layout, terms, ic, ic + mb, x_end, y0, y1, ic, out, step, scratch, R * step > STREAM_BYTES)
+            out += R * step
+
+    @inner
+    def targets_of(terms, blocks, buf_t, target_bytes):
+        """For every term of W: the address of its target, and whether an earlier product has reached that target."""
+        hits = len(terms.block)
+        addresses, reached = np.empty(hits, np.int64), np.empty(hits, np.int64)
+        seen = np.zeros(blocks, np.int64)
+        for t in range(hits):
+            q = terms.block[t]
+            addresses[t], reached[t] = buf_t + q * target_bytes, seen[q]
+            seen[q] = 1
+        return addresses, reached, np.ones(hits, np.int64)
+
+    @inner
     def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
-        R = len(tables.U.ptr) - 1
+        R, W = len(tables.W.ptr) - 1, tables.W
         M, N, K = (p[SIZE_M] + m - 1) // m, (p[SIZE_N] + n - 1) // n, (p[SIZE_K] + k - 1) // k
         KC, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
         a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, M, K, p[A_SCALE], 0)
         b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, K, N, 0, p[B_SCALE])
-        chunks_vl = (KC + VL - 1) // VL
-        a_step = (MC + MR - 1) // MR * MR * chunks_vl * lanes_bytes  # bytes of one packed Ã_r
-
-        # Target addresses and, for the first chunk of K, whether a product is the first to reach its target.
-        hits = len(tables.W.block)
-        addresses, fresh, later = np.empty(hits, np.int64), np.empty(hits, np.int64), np.ones(hits, np.int64)
-        seen = np.zeros(m * n, np.int64)
-        for t in range(hits):
-            q = tables.W.block[t]
-            addresses[t] = buf_t + q * target_bytes
-            fresh[t] = seen[q]
-            seen[q] = 1
+        b_block, packed_ahead, packs_only = buf_b, p[B_PACKED] != 0, p[A] == 0
+        if packed_ahead:
+            b_block = p[B_PACKED]
+        addresses, reached, ones = targets_of(W, m * n, buf_t, target_bytes)
 
         rows_of_threads, columns_of_threads = thread_grid((M + MR - 1) // MR, (min(N, NC) + NR - 1) // NR, threads)
         first_tile, last_tile = share((M + MR - 1) // MR, tid // columns_of_threads, rows_of_threads)
@@ -147,109 +171,76 @@ def make_worker(spec: KernelSpec, portable: bool):
         if i1 > i0:  # equal blocks of A
             parts = (i1 - i0 + MC - 1) // MC
             MC = ((i1 - i0 + parts - 1) // parts + MR - 1) // MR * MR
+        a_step = (MC + MR - 1) // MR * MR * ((KC + VL - 1) // VL) * lanes_bytes  # bytes of one packed Ã_r
+
         for jc in range(0, N, NC):  # 5th loop
             nb = min(NC, N - jc)
             panels = (nb + NR - 1) // NR
             first_panel, last_panel = share(panels, tid % columns_of_threads, columns_of_threads)
             for pc in range(0, K, KC * p[BLOCK_CHUNKS]):  # 4th loop
                 depth = min(KC * p[BLOCK_CHUNKS], K - pc)
-                chunks = (depth + KC - 1) // KC
-                chunk_bytes = R * panels * NR * KC * size  # bytes of a full chunk of B, all products
-                passed = barrier(sync, passed, threads)  # nobody reads the old B any more
-                if passed < 0:
-                    return passed
-                for s in range(chunks):
-                    kb = min(KC, depth - s * KC)
-                    x0, x1 = share((kb + VL - 1) // VL, tid, threads)
-                    layout = Layout(NV, 1, NR * size, 0, kb * NR * size)
-                    x0, x1, xb = pc + s * KC + x0 * VL, pc + s * KC + min(kb, x1 * VL), pc + s * KC
-                    pack(
-                        b_view,
-                        layout,
-                        tables.V,
-                        x0,
-                        x1,
-                        x1,
-                        jc,
-                        jc + nb,
-                        xb,
-                        buf_b + s * chunk_bytes,
-                        panels * NR * kb * size,
-                        scratch,
-                        R * panels * kb * NR * size > 2**20,
-                    )
-                passed = barrier(sync, passed, threads)
-                if passed < 0:
-                    return passed
+                if packs_only or not packed_ahead:
+                    passed = barrier(sync, passed, threads)  # nobody reads the old B any more
+                    if passed < 0:
+                        return passed
+                    pack_b(b_view, tables.V, pc, depth, KC, jc, nb, tid, threads, b_block, scratch)
+                    passed = barrier(sync, passed, threads)
+                    if passed < 0:
+                        return passed
+                b_row = R * panels * NR * size  # bytes of one row of all B̃_r
                 for ic in range(i0, i1, MC):  # 3rd loop
+                    if packs_only:
+                        break
                     mb = min(MC, i1 - ic)
                     tiles = (mb + MR - 1) // MR
-                    for s in range(chunks):
-                        kb = min(KC, depth - s * KC)
-                        layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
-                        y0 = pc + s * KC
-                        pack(
-                            a_view,
-                            layout,
-                            tables.U,
-                            ic,
-                            ic + mb,
-                            ic + tiles * MR,
-                            y0,
-                            y0 + kb,
-                            ic,
-                            buf_a + s * R * a_step,
-                            a_step,
-                            scratch,
-                            R * a_step > 2**20,
-                        )
+                    pack_a(a_view, tables.U, ic, mb, pc, depth, KC, buf_a, a_step, scratch)
                     for jn in range(first_panel, last_panel, N2 // NR):
                         wide = min(N2 // NR, last_panel - jn)
-                        for s in range(chunks):
-                            kb = min(KC, depth - s * KC)
-                            b_chunk, b_step = buf_b + s * chunk_bytes, panels * NR * kb * size
+                        a = buf_a
+                        for s in range(0, depth, KC):
+                            kb = min(KC, depth - s)
+                            accumulate = reached if s == 0 else ones
                             for r in range(R):
-                                b = b_chunk + r * b_step + jn * NR * kb * size
+                                b = b_block + s * b_row + (r * panels + jn) * NR * kb * size
                                 if r + 1 < R:
-                                    next_b = b + b_step
-                                elif s + 1 < chunks:
-                                    next_b = b_chunk + chunk_bytes + jn * NR * min(KC, depth - (s + 1) * KC) * size
+                                    next_b = b + panels * NR * kb * size
+                                elif s + kb < depth:
+                                    next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, depth - s - kb) * size
                                 else:
-                                    next_b = buf_b + (jn + wide) * NR * min(KC, depth) * size
-                                first = tables.W.ptr[r]
-                                macrokernel(
-                                    tiles,
-                                    wide,
-                                    kb,
-                                    buf_a + (s * R + r) * a_step,
-                                    b,
-                                    next_b,
-                                    tables.W.ptr[r + 1] - first,
-                                    addresses.ctypes.data + 8 * first,
-                                    tables.W.coef.ctypes.data + size * first,
-                                    (fresh if s == 0 else later).ctypes.data + 8 * first,
-                                )
+                                    next_b = b_block + (jn + wide) * NR * min(KC, depth) * size
+                                t, count = W.ptr[r], W.ptr[r + 1] - W.ptr[r]
+                                where, coefs = addresses.ctypes.data + 8 * t, W.coef.ctypes.data + size * t
+                                adds = accumulate.ctypes.data + 8 * t
+                                macrokernel(tiles, wide, kb, a, b, next_b, count, where, coefs, adds)
+                                a += a_step
                         for q in range(m * n):
                             i, j = q // n * M + ic, q % n * N + jc + jn * NR
                             rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, N - jc - jn * NR, p[SIZE_N] - j)
                             if rows > 0 and columns > 0:
+                                c, t = p[C] + i * p[C_ROW] + j * p[C_COL], buf_t + q * target_bytes
+                                once, reads = beta if pc == 0 else one, pc > 0 or beta != 0
+                                e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
+                                e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
+                                line = scratch.stage
                                 flush(
-                                    p[C] + i * p[C_ROW] + j * p[C_COL],
+                                    c,
                                     p[C_ROW],
                                     p[C_COL],
                                     rows,
                                     columns,
-                                    buf_t + q * target_bytes,
+                                    t,
                                     tiles,
                                     alpha,
-                                    beta if pc == 0 else one,
-                                    pc > 0 or beta != 0,
-                                    p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0,
-                                    p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0,
-                                    scratch.stage,
+                                    once,
+                                    reads,
+                                    e_row,
+                                    e_col,
+                                    line,
                                 )
+                if packed_ahead:
+                    b_block += depth * b_row
         # The arrays above are used through their addresses only; touching them here keeps them alive until now.
-        return passed + 0 * (len(addresses) + len(fresh) + len(later))
+        return passed + 0 * (len(addresses) + len(reached) + len(ones))
 
     @njit(nogil=True)
     def worker(tid, threads, team, sync, products, alpha, beta, tables, buffers):
@@ -260,22 +251,12 @@ def make_worker(spec: KernelSpec, portable: bool):
         for i in range(STRIP_MOST // size):
             poke(scratch.zeros + i * size, zero)
         passed = 0
+        buf_a = buffers.a + tid * buffers.a_step
+        buf_b = buffers.b + tid // team * buffers.b_step
+        buf_t = buffers.targets + tid * buffers.targets_step
         for index in range(tid // team, len(products), threads // team):
-            passed = product(
-                tid % team,
-                team,
-                sync,
-                passed,
-                products[index],
-                alpha,
-                beta,
-                tables,
-                buffers.a + tid * buffers.a_step,
-                buffers.b + tid // team * buffers.b_step,
-                buffers.targets + tid * buffers.targets_step,
-                buffers.target_bytes,
-                scratch,
-            )
+            p, each = products[index], buffers.target_bytes
+            passed = product(tid % team, team, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, each, scratch)
             if passed < 0:
                 break
 
