@@ -103,7 +103,7 @@ def _plan(product: Product, settings: Settings, threads: int) -> Plan:
     return select(product, settings, threads, functools.partial(_blocks, product, settings.workspace_limit, threads))
 
 
-def _blocks(product: Product, limit: int | None, threads: int, grid: tuple[int, int, int], rank: int):
+def _blocks(product: Product, limit: int | None, threads: int, grid: tuple[int, int, int], ranks: tuple[int, ...]):
     """Block sizes and workspace of the engine for one product, whatever order C has."""
     from .cpu.blocking import choose_blocks, default_limit
     from .decision.select import whole_products
@@ -113,7 +113,7 @@ def _blocks(product: Product, limit: int | None, threads: int, grid: tuple[int, 
     teams = threads if whole_products(product, threads) else 1
     if limit is None:
         limit = default_limit(M, N, K, spec.itemsize, threads)
-    blocks = choose_blocks(spec, grid, rank, M, N, K, threads, teams, limit)
+    blocks = choose_blocks(spec, grid, ranks, M, N, K, threads, teams, limit)
     return blocks, blocks.workspace(threads, teams)
 
 
@@ -184,7 +184,7 @@ def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
         problem, scheme = problem.transposed, scheme.transposed
         scaling = None if scaling is None else scaling.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
-        blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme.grid, scheme.rank)
+        blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme.grid, plan.ranks)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
     engine.run([problem], scheme, blocks, plan.threads, whole_products=plan.whole_products, scaling=scaling)
 

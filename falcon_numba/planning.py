@@ -78,6 +78,11 @@ class Plan:
         return len(self.levels)
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The levels' ranks, outermost first."""
+        return tuple(s.rank for s in self.levels)
+
+    @property
     def scheme(self) -> str:
         """The levels' names, outermost first, joined by "*"; "classical" for depth 0."""
         return "*".join(s.name for s in self.levels) or "classical"
@@ -114,7 +119,8 @@ class Plan:
         rows = [("product", product), ("executor", who), ("scheme", scheme)]
         if self.blocks is not None:
             b = self.blocks
-            rows.append(("blocks", f"MC {b.MC}, KC {b.KC} (× {b.CHUNKS}), NC {b.NC}, targets {b.MC} × {b.N2}"))
+            passes = f"; {b.PRODUCTS} products at a time" if self.rank > b.PRODUCTS else ""
+            rows.append(("blocks", f"MC {b.MC}, KC {b.KC} (× {b.CHUNKS}), NC {b.NC}, targets {b.MC} × {b.N2}{passes}"))
             rows.append(("workspace", f"{self.workspace_bytes / MIB:.1f} MiB"))
         rows.append(("accuracy", f"{self.accuracy}: |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (proven)"))
         rows.append(("why", self.reason))

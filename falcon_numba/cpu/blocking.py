@@ -1,13 +1,15 @@
 """Block sizes and workspace of one plan.
 
 Constants come from measurements on a Zen 4 core (32 KB L1, 1 MB L2, 32 MB L3 shared): packed A about 0.55 of L2,
-targets of MC × N2 in L2/L3, packed B as wide as its budget allows. KC and the number of chunks decide the order of
+targets of MC × N2 in L2/L3, packed B as wide as its budget allows. KC, CHUNKS and PRODUCTS decide the order of
 additions, so they depend on the shape, the scheme and the workspace limit only, never on the number of threads;
-MC, NC and N2 only decide the schedule.
+MC, NC and N2 only decide the schedule. Where the packed forms of all products don't fit, the products of one outer
+level after the other are computed, each pass adding to C.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..planning import Inadmissible
@@ -18,18 +20,21 @@ MIB = 2**20
 DEFAULT_SHARED, DEFAULT_PER_THREAD = 256 * MIB, 32 * MIB
 A_SHARE, TARGET_SHARE = 32 * MIB, 12 * MIB  # of each thread, at most
 MOST_MC, MOST_N2 = 288, 512
+WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
+B_SHARE = 0.8  # of the shared workspace, for packed B
 CHUNKS_TIMES_RANK = 8  # chunks of K that targets collect before C is touched, times the rank
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Block sizes (elements; CHUNKS is a count) and what they need.
+    """Block sizes (elements; CHUNKS and PRODUCTS are counts) and what they need.
 
     `a_bytes`, `target_bytes` (all targets) and `scratch_bytes` are per thread, `b_bytes` per team.
     """
 
     KC: int
     CHUNKS: int
+    PRODUCTS: int
     MC: int
     NC: int
     N2: int
@@ -37,6 +42,11 @@ class Blocks:
     b_bytes: int
     target_bytes: int
     scratch_bytes: int
+
+    @property
+    def form_of_b(self) -> tuple[int, int, int, int]:
+        """What the form of a packed B depends on."""
+        return self.KC, self.CHUNKS, self.PRODUCTS, self.NC
 
     def workspace(self, threads: int, teams: int) -> int:
         """Bytes for `threads` threads in `teams` teams."""
@@ -61,7 +71,7 @@ def _even(total: int, most: int, step: int) -> int:
 def choose_blocks(
     spec: KernelSpec,
     grid: tuple[int, int, int],
-    rank: int,
+    ranks: tuple[int, ...],
     M: int,
     N: int,
     K: int,
@@ -70,6 +80,11 @@ def choose_blocks(
     limit: int,
 ) -> Blocks:
     """Block sizes for one product of M × K by K × N in `grid` blocks, within `limit` bytes.
+
+    Parameters
+    ----------
+    ranks : tuple of int
+        Of the levels, outermost first.
 
     Raises
     ------
@@ -80,24 +95,31 @@ def choose_blocks(
     h, d, w = -(-M // m), -(-K // k), -(-N // n)
     MR, NR, VL, size = spec.MR, spec.NR, spec.VL, spec.itemsize
 
-    most = min(limit, DEFAULT_SHARED) // 8 // (rank * MR * size) // VL * VL
-    KC = _even(d, max(VL, min(spec.KC, most)), VL)
-    chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // rank))
-    row = chunks * rank * KC * size  # bytes of one row of packed A, or of one column of packed B
+    # What decides the arithmetic: independent of threads and teams.
+    shared = min(limit, DEFAULT_SHARED)
+    KC = _even(d, spec.KC, VL)
+    high, wide = min(spec.MC_KC // KC // MR * MR, _up(h, MR)), min(WIDEST[-1], _up(w, NR))
+    for outer in range(len(ranks) + 1):  # the products of fewer and fewer levels together
+        products = math.prod(ranks[outer:])
+        row = products * KC * size
+        if row * high <= shared // 8 and row * wide <= shared * B_SHARE:
+            break
+    KC = min(KC, max(VL, shared // 8 // (products * MR * size) // VL * VL))
+    chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // math.prod(ranks)))
 
+    # What only decides the schedule.
+    row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
     budget = min(A_SHARE, limit // (4 * threads)) // row // MR * MR
     MC = max(MR, min(MOST_MC, spec.MC_KC // KC // MR * MR, budget, _up(h, MR)))
     budget = min(TARGET_SHARE, limit // (4 * threads)) // (m * n * MC * size) // NR * NR
     N2 = max(NR, min(MOST_N2 // NR * NR, budget, _up(w, NR)))
     a_bytes, target_bytes = _up(MC * row, 64), _up(m * n * MC * N2 * size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
-
     left = (limit - threads * (a_bytes + target_bytes + scratch)) // teams // row // NR * NR
     if left < NR:
         raise Inadmissible(
-            f"⟨{m},{k},{n};{rank}⟩ on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than the "
-            f"{limit / MIB:.0f} MiB allowed (workspace_limit)"
+            f"⟨{m},{k},{n};{math.prod(ranks)}⟩ on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than "
+            f"the {limit / MIB:.3g} MiB allowed (workspace_limit)"
         )
-    widest = 4096 if rank == 1 else 2048 if rank < 16 else 1024
-    NC = _even(w, min(widest, left), NR)
-    return Blocks(KC, chunks, MC, NC, N2, a_bytes, _up(NC * row, 64), target_bytes, scratch)
+    NC = _even(w, min(WIDEST[min(len(ranks), len(WIDEST) - 1)], left), NR)
+    return Blocks(KC, chunks, products, MC, NC, N2, a_bytes, _up(NC * row, 64), target_bytes, scratch)

@@ -64,7 +64,7 @@ class PackedB:
     shape : (K, N)
     scheme : FlatScheme
     blocks : Blocks
-        Of which KC, CHUNKS and NC shaped `data`.
+        Of which `form_of_b` shaped `data`.
     """
 
     data: np.ndarray
@@ -114,8 +114,7 @@ class Engine:
         """
         table = self._table(problems, blocks, scaling)
         if packed is not None:
-            sizes = (blocks.KC, blocks.CHUNKS, blocks.NC)
-            if sizes != (packed.blocks.KC, packed.blocks.CHUNKS, packed.blocks.NC) or packed.scheme is not scheme:
+            if packed.blocks.form_of_b != blocks.form_of_b or packed.scheme is not scheme:
                 raise ValueError("B was packed for another scheme or other block sizes")
             table[:, w.B_PACKED] = packed.address
         alpha, beta = problems[0].alpha, problems[0].beta
@@ -172,8 +171,8 @@ class Engine:
 
     def _table(self, problems: Sequence[Problem], blocks: Blocks, scaling: Scaling | None) -> np.ndarray:
         table = np.concatenate([_rows(p) for p in problems])
-        sizes = [w.BLOCK_KC, w.BLOCK_CHUNKS, w.BLOCK_MC, w.BLOCK_NC, w.BLOCK_N2]
-        table[:, sizes] = [blocks.KC, blocks.CHUNKS, blocks.MC, blocks.NC, blocks.N2]
+        sizes = [w.BLOCK_KC, w.BLOCK_CHUNKS, w.BLOCK_MC, w.BLOCK_NC, w.BLOCK_N2, w.BLOCK_PRODUCTS]
+        table[:, sizes] = [blocks.KC, blocks.CHUNKS, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS]
         if scaling is not None:
             fields = [w.A_SCALE, w.B_SCALE, w.A_EXPONENT, w.B_EXPONENT]
             table[:, fields] = [x.ctypes.data for x in scaling]

@@ -132,7 +132,7 @@ def make_flush(spec: KernelSpec, portable: bool):
 
     Returns
     -------
-    flush : Numba function (c, row_step, column_step, rows, columns, target, tiles, alpha, beta, reads, row_exponents,
+    flush : Numba function (c, (row_step, column_step), rows, columns, target, tiles, alpha, beta, reads, row_exponents,
         exponents, buffer)
         `c` is the address of the first element, `tiles` the tiles in a column of the target. A C whose columns are
         not contiguous goes through `buffer`, a contiguous row.
@@ -142,9 +142,8 @@ def make_flush(spec: KernelSpec, portable: bool):
     peek, poke, _ = make_memory(spec.dtype)
 
     @inner
-    def flush(
-        c, row_step, column_step, rows, columns, target, tiles, alpha, beta, reads, row_exponents, exponents, buffer
-    ):
+    def flush(c, steps, rows, columns, target, tiles, alpha, beta, reads, row_exponents, exponents, buffer):
+        row_step, column_step = steps
         tile_bytes = MR * NR * size
         for i in range(rows):
             line = c + i * row_step

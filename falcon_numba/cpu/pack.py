@@ -241,10 +241,11 @@ def make_pack(spec: KernelSpec, portable: bool):
 
     Returns
     -------
-    pack : Numba function (operand, layout, terms, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal)
-        Packs rows x0 ≤ x < x1 and lanes y0 ≤ y < y1 (coordinates within a block) of all R combinations; rows
+    pack : Numba function (operand, layout, terms, r0, r1, x0, x1, x_end, y0, y1, xb, out, product_step, scratch,
+        nontemporal)
+        Packs rows x0 ≤ x < x1 and lanes y0 ≤ y < y1 (coordinates within a block) of the combinations r0 ≤ r < r1; rows
         x1 ≤ x < x_end and lanes up to a whole group become zero. Row x goes where `layout` says for x − xb, combination
-        r to out + r·product_step.
+        r to out + (r − r0)·product_step.
     """
     VL, size = spec.VL, spec.itemsize
     if portable:
@@ -334,7 +335,7 @@ def make_pack(spec: KernelSpec, portable: bool):
             many(out, step, groups, terms, blocks, coefs, sources)
 
     @inner
-    def pack(operand, layout, terms, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
+    def pack(operand, layout, terms, r0, r1, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
         tile = VL if always_staged else 1
@@ -363,7 +364,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                     locate(operand, x, xt, x1, s, width, staged, scratch)
                     to = out + (x - xb) // layout.period * layout.tile_step + (x - xb) % layout.period * layout.row_step
                     to += (s - y0) // unit * layout.group_step
-                    for r in range(len(terms.ptr) - 1):
+                    for r in range(r0, r1):
                         first = terms.ptr[r]
                         count, block, coef = terms.ptr[r + 1] - first, blocks + 8 * first, coefs + size * first
                         combine(

@@ -3,14 +3,16 @@
 One product, sizes being those of one block (⌈M/m⌉ × ⌈K/k⌉ × ⌈N/n⌉)::
 
     5th loop  jc   NC columns of a block of B
-    4th loop  pc     CHUNKS·KC of the inner dimension:  combine and pack B, all R products       [threads share]
-    3rd loop  ic       MC rows of a block of A:         combine and pack A, all R products       [one thread]
-              jn         N2 columns: the targets T_q (one per block of C) of MC × N2 live in L2/L3
-              s            KC of the inner dimension
-              r              product: B̃_r, Ã_r → T_q += W[q, r]·Ã_r·B̃_r
-    2nd loop  jr               NR columns
-    1st loop  ir                 MR rows:               micro-kernel
-                         T_q → C, once, row by row
+    4th loop  pc     CHUNKS·KC of the inner dimension
+              r0       PRODUCTS of the R products (all of them, where their packed forms fit into the workspace):
+                         combine and pack their B̃_r                                               [threads share]
+    3rd loop  ic         MC rows of a block of A: combine and pack their Ã_r                        [one thread]
+              jn           N2 columns: the targets T_q (one per block of C) of MC × N2 live in L2/L3
+              s              KC of the inner dimension
+              r                product: T_q += W[q, r]·Ã_r·B̃_r
+    2nd loop  jr                 NR columns
+    1st loop  ir                   MR rows:               micro-kernel
+                           T_q → C, row by row
 
 H_r never exists: a finished tile goes straight into the targets (fused GEMM + Combine H). The inner dimension is never
 split between threads and every element sees the same operations in the same order for any number of them, so the
@@ -39,8 +41,8 @@ from .sync import barrier
 # the way; with A = 0: pack it there and do no more); block sizes.
 A, A_ROW, A_COL, B, B_ROW, B_COL, C, C_ROW, C_COL = range(9)
 SIZE_M, SIZE_N, SIZE_K, A_SCALE, B_SCALE, A_EXPONENT, B_EXPONENT = range(9, 16)
-B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MC, BLOCK_NC, BLOCK_N2 = range(16, 22)
-COLUMNS = 22
+B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MC, BLOCK_NC, BLOCK_N2, BLOCK_PRODUCTS = range(16, 23)
+COLUMNS = 23
 
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
 
@@ -114,10 +116,9 @@ def make_worker(spec: KernelSpec, portable: bool):
         return count * part // parts, count * (part + 1) // parts
 
     @inner
-    def pack_b(view, terms, pc, depth, KC, jc, nb, tid, threads, out, scratch):
-        """This thread's share of rows pc … pc + depth and columns jc … jc + nb of all B̃_r, chunk after chunk."""
-        width = len(terms.ptr) - 1
-        width *= (nb + NR - 1) // NR * NR * size  # bytes of one row of all B̃_r
+    def pack_b(view, terms, r0, r1, pc, depth, KC, jc, nb, tid, threads, out, scratch):
+        """This thread's share of rows pc … pc + depth and columns jc … jc + nb of B̃_r for r0 ≤ r < r1, by chunks."""
+        width = (r1 - r0) * ((nb + NR - 1) // NR) * NR * size  # bytes of one row of all these B̃_r
         for s in range(0, depth, KC):
             kb, first = min(KC, depth - s), pc + s
             x0, x1 = share((kb + VL - 1) // VL, tid, threads)
@@ -125,31 +126,45 @@ def make_worker(spec: KernelSpec, portable: bool):
             layout = Layout(NV, 1, NR * size, 0, kb * NR * size)
             step = (nb + NR - 1) // NR * NR * kb * size
             streamed = width * kb > STREAM_BYTES
-            pack(view, layout, terms, x0, x1, x1, jc, jc + nb, first, out + s * width, step, scratch, streamed)
+            pack(view, layout, terms, r0, r1, x0, x1, x1, jc, jc + nb, first, out + s * width, step, scratch, streamed)
 
     @inner
-    def pack_a(view, terms, ic, mb, pc, depth, KC, out, step, scratch):
-        """Rows ic … ic + mb and columns pc … pc + depth of all Ã_r, chunk after chunk, `step` bytes apart."""
-        R = len(terms.ptr) - 1
+    def pack_a(view, terms, r0, r1, ic, mb, pc, depth, KC, out, step, scratch):
+        """Rows ic … ic + mb and columns pc … pc + depth of Ã_r for r0 ≤ r < r1, by chunks, `step` bytes apart."""
         x_end = ic + (mb + MR - 1) // MR * MR
+        bytes_ = (r1 - r0) * step
         for s in range(0, depth, KC):
             kb = min(KC, depth - s)
             y0, y1 = pc + s, pc + s + kb
             layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
-            pack(view, layout, terms, ic, ic + mb, x_end, y0, y1, ic, out, step, scratch, R * step > STREAM_BYTES)
-            out += R * step
+            streamed = bytes_ > STREAM_BYTES
+            pack(view, layout, terms, r0, r1, ic, ic + mb, x_end, y0, y1, ic, out, step, scratch, streamed)
+            out += bytes_
 
     @inner
-    def targets_of(terms, blocks, buf_t, target_bytes):
-        """For every term of W: the address of its target, and whether an earlier product has reached that target."""
-        hits = len(terms.block)
+    def targets_of(terms, products, blocks, buf_t, target_bytes):
+        """How the terms of W meet their targets, when `products` products at a time are added before a flush to C.
+
+        Returns
+        -------
+        addresses, reached : one per term: of its target; whether an earlier product of the pass has reached it
+        ones : as many ones, for the later chunks of K
+        visits : int64 (blocks, passes + 1): how many passes before pass i reached the block
+        """
+        hits, R = len(terms.block), len(terms.ptr) - 1
         addresses, reached = np.empty(hits, np.int64), np.empty(hits, np.int64)
-        seen = np.zeros(blocks, np.int64)
-        for t in range(hits):
-            q = terms.block[t]
-            addresses[t], reached[t] = buf_t + q * target_bytes, seen[q]
-            seen[q] = 1
-        return addresses, reached, np.ones(hits, np.int64)
+        visits = np.zeros((blocks, (R + products - 1) // products + 1), np.int64)
+        for r in range(R):
+            i = r // products
+            for t in range(terms.ptr[r], terms.ptr[r + 1]):
+                q = terms.block[t]
+                addresses[t] = buf_t + q * target_bytes
+                reached[t] = visits[q, i + 1] > 0
+                visits[q, i + 1] = 1
+        for q in range(blocks):
+            for i in range(visits.shape[1] - 1):
+                visits[q, i + 1] += visits[q, i]
+        return addresses, reached, np.ones(hits, np.int64), visits
 
     @inner
     def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch):
@@ -157,13 +172,13 @@ def make_worker(spec: KernelSpec, portable: bool):
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
         R, W = len(tables.W.ptr) - 1, tables.W
         M, N, K = (p[SIZE_M] + m - 1) // m, (p[SIZE_N] + n - 1) // n, (p[SIZE_K] + k - 1) // k
-        KC, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
+        KC, MC, NC, N2, PRODUCTS = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2], p[BLOCK_PRODUCTS]
         a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, M, K, p[A_SCALE], 0)
         b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, K, N, 0, p[B_SCALE])
         b_block, packed_ahead, packs_only = buf_b, p[B_PACKED] != 0, p[A] == 0
         if packed_ahead:
             b_block = p[B_PACKED]
-        addresses, reached, ones = targets_of(W, m * n, buf_t, target_bytes)
+        addresses, reached, ones, visits = targets_of(W, PRODUCTS, m * n, buf_t, target_bytes)
 
         rows_of_threads, columns_of_threads = thread_grid((M + MR - 1) // MR, (min(N, NC) + NR - 1) // NR, threads)
         first_tile, last_tile = share((M + MR - 1) // MR, tid // columns_of_threads, rows_of_threads)
@@ -179,66 +194,56 @@ def make_worker(spec: KernelSpec, portable: bool):
             first_panel, last_panel = share(panels, tid % columns_of_threads, columns_of_threads)
             for pc in range(0, K, KC * p[BLOCK_CHUNKS]):  # 4th loop
                 depth = min(KC * p[BLOCK_CHUNKS], K - pc)
-                if packs_only or not packed_ahead:
-                    passed = barrier(sync, passed, threads)  # nobody reads the old B any more
-                    if passed < 0:
-                        return passed
-                    pack_b(b_view, tables.V, pc, depth, KC, jc, nb, tid, threads, b_block, scratch)
-                    passed = barrier(sync, passed, threads)
-                    if passed < 0:
-                        return passed
-                b_row = R * panels * NR * size  # bytes of one row of all B̃_r
-                for ic in range(i0, i1, MC):  # 3rd loop
-                    if packs_only:
-                        break
-                    mb = min(MC, i1 - ic)
-                    tiles = (mb + MR - 1) // MR
-                    pack_a(a_view, tables.U, ic, mb, pc, depth, KC, buf_a, a_step, scratch)
-                    for jn in range(first_panel, last_panel, N2 // NR):
-                        wide = min(N2 // NR, last_panel - jn)
-                        a = buf_a
-                        for s in range(0, depth, KC):
-                            kb = min(KC, depth - s)
-                            accumulate = reached if s == 0 else ones
-                            for r in range(R):
-                                b = b_block + s * b_row + (r * panels + jn) * NR * kb * size
-                                if r + 1 < R:
-                                    next_b = b + panels * NR * kb * size
-                                elif s + kb < depth:
-                                    next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, depth - s - kb) * size
-                                else:
-                                    next_b = b_block + (jn + wide) * NR * min(KC, depth) * size
-                                t, count = W.ptr[r], W.ptr[r + 1] - W.ptr[r]
-                                where, coefs = addresses.ctypes.data + 8 * t, W.coef.ctypes.data + size * t
-                                adds = accumulate.ctypes.data + 8 * t
-                                macrokernel(tiles, wide, kb, a, b, next_b, count, where, coefs, adds)
-                                a += a_step
-                        for q in range(m * n):
-                            i, j = q // n * M + ic, q % n * N + jc + jn * NR
-                            rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, N - jc - jn * NR, p[SIZE_N] - j)
-                            if rows > 0 and columns > 0:
-                                c, t = p[C] + i * p[C_ROW] + j * p[C_COL], buf_t + q * target_bytes
-                                once, reads = beta if pc == 0 else one, pc > 0 or beta != 0
-                                e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
-                                e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
-                                line = scratch.stage
-                                flush(
-                                    c,
-                                    p[C_ROW],
-                                    p[C_COL],
-                                    rows,
-                                    columns,
-                                    t,
-                                    tiles,
-                                    alpha,
-                                    once,
-                                    reads,
-                                    e_row,
-                                    e_col,
-                                    line,
-                                )
-                if packed_ahead:
-                    b_block += depth * b_row
+                for r0 in range(0, R, PRODUCTS):
+                    r1 = min(R, r0 + PRODUCTS)
+                    b_row = (r1 - r0) * panels * NR * size  # bytes of one row of all these B̃_r
+                    if packs_only or not packed_ahead:
+                        passed = barrier(sync, passed, threads)  # nobody reads the old B any more
+                        if passed < 0:
+                            return passed
+                        pack_b(b_view, tables.V, r0, r1, pc, depth, KC, jc, nb, tid, threads, b_block, scratch)
+                        passed = barrier(sync, passed, threads)
+                        if passed < 0:
+                            return passed
+                    for ic in range(i0, i1, MC):  # 3rd loop
+                        if packs_only:
+                            break
+                        mb = min(MC, i1 - ic)
+                        tiles = (mb + MR - 1) // MR
+                        pack_a(a_view, tables.U, r0, r1, ic, mb, pc, depth, KC, buf_a, a_step, scratch)
+                        for jn in range(first_panel, last_panel, N2 // NR):
+                            wide = min(N2 // NR, last_panel - jn)
+                            a = buf_a
+                            for s in range(0, depth, KC):
+                                kb = min(KC, depth - s)
+                                accumulate = reached if s == 0 else ones
+                                for r in range(r0, r1):
+                                    b = b_block + s * b_row + ((r - r0) * panels + jn) * NR * kb * size
+                                    if r + 1 < r1:
+                                        next_b = b + panels * NR * kb * size
+                                    elif s + kb < depth:
+                                        next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, depth - s - kb) * size
+                                    else:
+                                        next_b = b_block + (jn + wide) * NR * min(KC, depth) * size
+                                    t, count = W.ptr[r], W.ptr[r + 1] - W.ptr[r]
+                                    where, coefs = addresses.ctypes.data + 8 * t, W.coef.ctypes.data + size * t
+                                    adds = accumulate.ctypes.data + 8 * t
+                                    macrokernel(tiles, wide, kb, a, b, next_b, count, where, coefs, adds)
+                                    a += a_step
+                            for q in range(m * n):
+                                earlier = visits[q, r0 // PRODUCTS]
+                                i, j = q // n * M + ic, q % n * N + jc + jn * NR
+                                rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, N - jc - jn * NR, p[SIZE_N] - j)
+                                if rows > 0 and columns > 0 and visits[q, r0 // PRODUCTS + 1] > earlier:
+                                    c, t = p[C] + i * p[C_ROW] + j * p[C_COL], buf_t + q * target_bytes
+                                    again = pc > 0 or earlier > 0
+                                    factor, reads = one if again else beta, again or beta != 0
+                                    e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
+                                    e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
+                                    steps, line = (p[C_ROW], p[C_COL]), scratch.stage
+                                    flush(c, steps, rows, columns, t, tiles, alpha, factor, reads, e_row, e_col, line)
+                    if packed_ahead:
+                        b_block += depth * b_row
         # The arrays above are used through their addresses only; touching them here keeps them alive until now.
         return passed + 0 * (len(addresses) + len(reached) + len(ones))
 

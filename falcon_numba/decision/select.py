@@ -39,7 +39,7 @@ class Product(NamedTuple):
     dtype: str
 
 
-BlocksFor = Callable[[tuple[int, int, int], int], "tuple[Blocks, int]"]
+BlocksFor = Callable[[tuple[int, int, int], tuple[int, ...]], "tuple[Blocks, int]"]
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -90,7 +90,7 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     settings : Settings
     threads : int
         That may be used.
-    blocks_for : callable (grid, rank) -> (Blocks, workspace bytes)
+    blocks_for : callable (grid, ranks of the levels) -> (Blocks, workspace bytes)
         Block sizes of the engine; raises Inadmissible where they don't fit the workspace allowed.
 
     Raises
@@ -148,7 +148,7 @@ def _engine_plan(
     reason: str,
 ) -> Plan:
     flat = flatten(levels)
-    blocks, workspace = blocks_for(flat.grid, flat.rank)
+    blocks, workspace = blocks_for(flat.grid, tuple(s.rank for s in levels))
     bounds = {
         accuracy: error_bound(levels, product.K, blocks.KC, product.dtype, accuracy).relative
         for accuracy in ("normwise", settings.accuracy)
