@@ -7,6 +7,8 @@ the number of threads, nobody can tell.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import os
 import queue
@@ -28,8 +30,25 @@ def default_threads() -> int:
     return int(numba.config.NUMBA_NUM_THREADS)
 
 
+def _current_cpu() -> Callable[[], int] | None:
+    """The system's "which CPU am I on", where there is one and threads can be placed (Linux)."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    try:
+        return ctypes.CDLL(None).sched_getcpu
+    except (OSError, AttributeError):
+        return None
+
+
+def _restrict(thread: int, cpus: set[int]) -> None:
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(thread, cpus)
+
+
 class Pool:
     """Threads that wait for work. `run` may be called from any thread."""
+
+    _current_cpu = staticmethod(_current_cpu() or (lambda: -1))
 
     def __init__(self) -> None:
         self.reset()
@@ -38,22 +57,52 @@ class Pool:
         """Forget all threads."""
         self._busy = threading.Lock()
         self._inboxes: list[queue.SimpleQueue] = []
+        self._threads: list[threading.Thread] = []
 
-    def _serve(self, inbox: queue.SimpleQueue) -> None:
+    def _serve(self, index: int, inbox: queue.SimpleQueue) -> None:
         while True:
             task, done = inbox.get()
+            error = None
             try:
                 task()
-                done.put(None)
-            except BaseException as error:  # handed to the caller, who raises it
-                done.put(error)
+            except BaseException as raised:  # handed to the caller, who raises it
+                error = raised
+            done.put((index, error))
 
     def _grow(self, count: int) -> None:
         while len(self._inboxes) < count:
-            inbox: queue.SimpleQueue = queue.SimpleQueue()
-            name = f"falcon_numba-{len(self._inboxes) + 1}"
-            threading.Thread(target=self._serve, args=(inbox,), name=name, daemon=True).start()
+            index, inbox = len(self._inboxes), queue.SimpleQueue()  # type: int, queue.SimpleQueue
+            name = f"falcon_numba-{index + 1}"
+            thread = threading.Thread(target=self._serve, args=(index, inbox), name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
             self._inboxes.append(inbox)
+
+    def _placement(self) -> tuple[set[int], set[int]] | None:
+        """CPUs to wake on, which leave out the caller's, and CPUs to run on from then on.
+
+        The scheduler likes to wake a thread on the CPU of its waker, which is about to be busy with its own share; it
+        takes milliseconds until the thread is moved to an idle one, longer than many a product.
+        """
+        here = self._current_cpu()
+        if here < 0:
+            return None
+        allowed = os.sched_getaffinity(0)
+        return (allowed - {here}, allowed) if len(allowed) > 1 else None
+
+    def _wait_until_idle(self, count: int) -> None:
+        """Return when the first `count` threads have done all they were given, whatever interrupts the waiting.
+
+        A thread left behind would still write into the arrays of a caller who believes the run is over.
+        """
+        idle: set[int] = set()
+        done: queue.SimpleQueue = queue.SimpleQueue()
+        while len(idle) < count:
+            with contextlib.suppress(KeyboardInterrupt):
+                for index in set(range(count)) - idle:
+                    self._inboxes[index].put((lambda: None, done))
+                while len(idle) < count:
+                    idle.add(done.get()[0])
 
     def run(self, threads: int, work: Callable[[int, int, int], None]) -> int:
         """Call ``work(tid, threads, sync)`` for every tid below `threads` at once; returns the threads used.
@@ -63,8 +112,10 @@ class Pool:
         """
         area = np.zeros(SYNC_BYTES // 8, np.int64)
 
-        def call(tid: int, threads: int) -> None:
+        def call(tid: int, threads: int, cpus: set[int] | None = None) -> None:
             try:
+                if cpus:
+                    _restrict(0, cpus)
                 work(tid, threads, area.ctypes.data)
             except BaseException:
                 area[CALLED_OFF // 8] = 1
@@ -75,27 +126,24 @@ class Pool:
             return 1
         try:
             self._grow(threads - 1)
+            placement = self._placement()
             done: queue.SimpleQueue = queue.SimpleQueue()
-            started = 0
-            error: BaseException | None = None
             try:
-                for tid in range(1, threads):
-                    self._inboxes[tid - 1].put((functools.partial(call, tid, threads), done))
-                    started += 1
+                for index in range(threads - 1):
+                    cpus = None
+                    if placement is not None:
+                        wake_on, cpus = placement
+                        _restrict(self._threads[index].native_id or 0, wake_on)
+                    self._inboxes[index].put((functools.partial(call, index + 1, threads, cpus), done))
                 call(0, threads)
-            except BaseException as raised:
+                errors = [done.get()[1] for _ in range(threads - 1)]
+            except BaseException:
                 area[CALLED_OFF // 8] = 1
-                error = raised
-            while started:  # no interrupt may leave a thread behind that still writes into the caller's arrays
-                try:
-                    failure = done.get()
-                except BaseException as raised:
-                    error = error or raised
-                    continue
-                started -= 1
-                error = error or failure
-            if error is not None:
-                raise error
+                self._wait_until_idle(threads - 1)
+                raise
+            for error in errors:
+                if error is not None:
+                    raise error
         finally:
             self._busy.release()
         return threads
