@@ -28,6 +28,7 @@ from numba.extending import intrinsic
 from .simd import I64, Vec, c64, inner, make_memory, peek_i64, phi
 from .spec import KernelSpec
 
+CACHE_LINE = 64
 UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B
 
 
@@ -87,13 +88,21 @@ def make_microkernel(spec: KernelSpec):
                 builder.position_at_end(exit_)
                 return [phi(builder, x.type, (x, entry), (y, head)) for x, y in zip(state, new, strict=True)]
 
+            def target(t):
+                """The tile of target t."""
+                return add(builder.load(v.pointer(add(addresses, builder.shl(t, c64(3))), I64)), offset)
+
+            with cgutils.for_range(builder, targets) as each:
+                for x in range(0, tile * v.width, CACHE_LINE):
+                    v.prefetch(add(target(each.index), c64(x)))
+
             rounds = builder.sdiv(K, c64(unroll))
             state = loop("group", rounds, [a, b, ahead, *[v.zero] * tile], unroll)
             acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[3:]
 
             with cgutils.for_range(builder, targets) as each:
                 word = builder.shl(each.index, c64(3))
-                out = add(builder.load(v.pointer(add(addresses, word), I64)), offset)
+                out = target(each.index)
                 coef = v.splat(v.scalar(add(coefs, mul(each.index, c64(size)))))
                 adding = builder.icmp_signed("!=", builder.load(v.pointer(add(accumulate, word), I64)), c64(0))
                 with builder.if_else(adding) as branches:
