@@ -15,7 +15,7 @@ import numpy as np
 from . import config, dispatch
 from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
 from .config import Settings
-from .decision.select import ENGINE_PAYS
+from .decision.select import numpy_is_faster
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .ufunc import MATMUL, Call, allocate, understand, wrap
@@ -97,7 +97,7 @@ def matmul(
         and subok is True
         and config.untouched()
         and not dispatch.tracing()
-        and _numpy_is_faster(x1, x2)
+        and _numpy_rules(x1, x2)
     ):
         return MATMUL(x1, x2, out)
 
@@ -135,14 +135,17 @@ def matmul(
         return MATMUL(x1, x2, **given)
     if call.dtype not in ENGINE_DTYPES:
         _need_no_engine(settings, call.dtype)
+        if dispatch.tracing():
+            M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
+            dispatch.record(dispatch.plan_product(M, N, call.a.shape[-1], call.dtype, settings, prod(call.batch)))
         return MATMUL(x1, x2, **given)
     result = _run(call, target, settings)
     return wrap(result, (x1, x2), target, subok=subok)
 
 
-def _numpy_is_faster(a: np.ndarray, b: np.ndarray) -> bool:
+def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
-    return a.ndim < 2 or b.ndim < 2 or min(a.shape[-2:] + b.shape[-2:]) < ENGINE_PAYS
+    return a.ndim < 2 or b.ndim < 2 or numpy_is_faster(min(a.shape[-2:] + b.shape[-2:]))
 
 
 def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:
@@ -275,7 +278,7 @@ def gemm(
         and a.shape[1] == b.shape[0]
         and config.untouched()
         and not dispatch.tracing()
-        and _numpy_is_faster(a, b)
+        and _numpy_rules(a, b)
     ):
         return MATMUL(a, b)
 
@@ -291,7 +294,7 @@ def gemm(
             return handler(gemm, (a, b, c), {**keywords, "out_dtype": out_dtype, "plan": plan, **options})
         refuse_unsafe(operands)
     a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
-    M, N, _ = sizes(a, b)
+    M, N, K = sizes(a, b)
     if c is not None:
         c = np.asarray(c)
         need_shape("c", c, (M, N))
@@ -312,6 +315,8 @@ def gemm(
         if plan is not None:
             raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
         _need_no_engine(settings, lane)
+        if dispatch.tracing() and K * M * N:
+            dispatch.record(dispatch.plan_product(M, N, K, lane, settings))
         result = run_through_numpy(a, b, c, alpha, beta, lane)
     if out is None:
         return result.astype(dtype, copy=False)

@@ -180,7 +180,8 @@ def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
     scheme, blocks = flatten(plan.levels), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
     if problem.column_major:
-        # Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and the engine writes rows.
+        # Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and the engine writes rows. M and N change
+        # roles, so the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, PRODUCTS) is the same.
         problem, scheme = problem.transposed, scheme.transposed
         scaling = None if scaling is None else scaling.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
@@ -202,8 +203,10 @@ def _run_guarded(problem: Problem, plan: Plan) -> Plan:
     if not (rows.finite and columns.finite):
         danger = "the data are not finite"
     else:
-        # Everything below is in powers of two, each a bound from above. Combinations of one operand may overflow
-        # although the product does not; scaling cures that. A product near the end of the range is left to depth 0.
+        # A row of exponent x has magnitudes below 2^(x+1). Sums of products are then below factor·2^(x+y+2), and any
+        # combination of one operand's blocks, whose coefficients add up to less than the growth factor, below
+        # factor·2^(x+1). A product near the end of the range is left to depth 0; where only a combination could
+        # overflow, scaling cures it.
         factor = float(levels_growth(plan.levels)) * plan.K * 2 * max(abs(problem.alpha), 1.0)
         room = info.maxexp - 1
         if rows.highest + columns.highest + 2 + math.log2(factor) >= room:

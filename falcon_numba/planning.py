@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,8 @@ class Plan:
         Blocks of all levels together.
     rank : int
         Block products of all levels together.
-    leaf : {"simd", "portable", "blas"}
-        Which micro-kernel.
+    leaf : {"simd", "portable", "blas", "loops"}
+        Which micro-kernel, or whether NumPy has a BLAS for the dtype.
     blocks : Blocks or None
         Block sizes of the five loops, None for NumPy.
     threads : int
@@ -84,8 +85,8 @@ class Plan:
 
     @property
     def scheme(self) -> str:
-        """The levels' names, outermost first, joined by "*"; "classical" for depth 0."""
-        return "*".join(s.name for s in self.levels) or "classical"
+        """The levels' names, outermost first, as a comma list; "classical" for depth 0."""
+        return ",".join(s.name for s in self.levels) or "classical"
 
     def check(self, M: int, N: int, K: int, batch: int, dtype: str) -> None:
         """Refuse a product that this plan wasn't made for.
@@ -103,28 +104,43 @@ class Plan:
 
     def rows(self) -> list[tuple[str, str]]:
         """The explanation as (topic, text) pairs."""
-        m, k, n = self.grid
         times = f"{self.batch} × " if self.batch > 1 else ""
-        product = f"{times}({self.M} × {self.K}) · ({self.K} × {self.N}), {self.dtype}"
-        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
-        who = "NumPy's BLAS" if self.executor == "numpy" else f"cpu engine, {self.leaf} micro-kernel, {threads}"
-        if self.levels:
-            size = " × ".join(str(-(-x // y)) for x, y in zip((self.M, self.K, self.N), (m, k, n), strict=True))
-            scheme = (
-                f"{self.scheme}, depth {self.depth}: ⟨{m},{k},{n};{self.rank}⟩, {self.rank} block products of "
-                f"{size} (M × K × N) instead of {m * k * n}, {100 * (1 - self.rank / (m * k * n)):.1f} % fewer"
-            )
-        else:
-            scheme = "classical, depth 0"
-        rows = [("product", product), ("executor", who), ("scheme", scheme)]
+        rows = [
+            ("product", f"{times}({self.M} × {self.K}) · ({self.K} × {self.N}), {self.dtype}"),
+            ("executor", self._executor()),
+            ("scheme", self._scheme()),
+        ]
         if self.blocks is not None:
             b = self.blocks
-            passes = f"; {b.PRODUCTS} products at a time" if self.rank > b.PRODUCTS else ""
-            rows.append(("blocks", f"MC {b.MC}, KC {b.KC} (× {b.CHUNKS}), NC {b.NC}, targets {b.MC} × {b.N2}{passes}"))
-            rows.append(("workspace", f"{self.workspace_bytes / MIB:.1f} MiB"))
-        rows.append(("accuracy", f"{self.accuracy}: |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (proven)"))
-        rows.append(("why", self.reason))
-        return rows
+            passes = f", {b.PRODUCTS} of the {self.rank} products at a time" if self.rank > b.PRODUCTS else ""
+            rows += [
+                ("blocks", f"A {b.MC} × {b.KC}, B {b.KC} × {b.NC}, C {b.MC} × {b.N2} (MC, KC, NC, N2){passes}"),
+                ("workspace", f"{self.workspace_bytes / MIB:.1f} MiB"),
+            ]
+        return [*rows, ("accuracy", self._accuracy()), ("why", self.reason)]
+
+    def _executor(self) -> str:
+        if self.executor == "numpy":
+            return f"NumPy{'' if self.leaf == 'blas' else ', which has no BLAS for ' + self.dtype}"
+        return f"cpu engine, {self.leaf} micro-kernel, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def _scheme(self) -> str:
+        if not self.levels:
+            return "classical, depth 0"
+        m, k, n = self.grid
+        h, d, w = -(-self.M // m), -(-self.K // k), -(-self.N // n)
+        name = self.levels[0].name if len(set(self.levels)) == 1 else self.scheme
+        return (
+            f"{name}, depth {self.depth}: ⟨{m},{k},{n};{self.rank}⟩, {self.rank} products of "
+            f"{h} × {d} by {d} × {w} blocks instead of {m * k * n}"
+        )
+
+    def _accuracy(self) -> str:
+        if self.error_bound == 0:
+            return "exact modulo 2^bits"
+        if math.isnan(self.error_bound):
+            return "whatever the objects' own arithmetic gives"
+        return f"{self.accuracy}: proven |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (the worst case)"
 
     def __str__(self) -> str:
         return "\n".join(f"{topic:<10} {text}" for topic, text in self.rows())

@@ -95,10 +95,10 @@ def choose_blocks(
     h, d, w = -(-M // m), -(-K // k), -(-N // n)
     MR, NR, VL, size = spec.MR, spec.NR, spec.VL, spec.itemsize
 
-    # What decides the arithmetic: independent of threads and teams.
+    # What decides the arithmetic: independent of threads and teams, and equal for the transposed product.
     shared = min(limit, DEFAULT_SHARED)
     KC = _even(d, spec.KC, VL)
-    high, wide = min(spec.MC_KC // KC // MR * MR, _up(h, MR)), min(WIDEST[-1], _up(w, NR))
+    high, wide = min(spec.MC_KC // KC // MR * MR, _up(max(h, w), MR)), min(WIDEST[-1], _up(max(h, w), NR))
     for outer in range(len(ranks) + 1):  # the products of fewer and fewer levels together
         products = math.prod(ranks[outer:])
         row = products * KC * size

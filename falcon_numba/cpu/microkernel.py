@@ -78,7 +78,7 @@ def make_microkernel(spec: KernelSpec):
                     acc = step(acc, add(a, c64(u * size)), add(b, c64(u * NR * size)))
                 after = add(i, c64(1))
                 a_next = add(a, c64(steps * size))
-                if steps > 1:  # the last group of a chunk is followed by the other rows of that chunk
+                if steps > 1:  # after the last round of a chunk (a power of two of them) come its other rows
                     last = builder.icmp_signed("==", builder.and_(i, c64(groups - 1)), c64(groups - 1))
                     a_next = add(a_next, builder.select(last, c64((MR - 1) * v.width), c64(0)))
                 new = [a_next, add(b, c64(steps * NR * size)), add(line, ahead_step), *acc]

@@ -171,29 +171,29 @@ def make_worker(spec: KernelSpec, portable: bool):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
         R, W = len(tables.W.ptr) - 1, tables.W
-        M, N, K = (p[SIZE_M] + m - 1) // m, (p[SIZE_N] + n - 1) // n, (p[SIZE_K] + k - 1) // k
+        h, d, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_K] + k - 1) // k, (p[SIZE_N] + n - 1) // n  # of one block
         KC, MC, NC, N2, PRODUCTS = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2], p[BLOCK_PRODUCTS]
-        a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, M, K, p[A_SCALE], 0)
-        b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, K, N, 0, p[B_SCALE])
+        a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, h, d, p[A_SCALE], 0)
+        b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, d, w, 0, p[B_SCALE])
         b_block, packed_ahead, packs_only = buf_b, p[B_PACKED] != 0, p[A] == 0
         if packed_ahead:
             b_block = p[B_PACKED]
         addresses, reached, ones, visits = targets_of(W, PRODUCTS, m * n, buf_t, target_bytes)
 
-        rows_of_threads, columns_of_threads = thread_grid((M + MR - 1) // MR, (min(N, NC) + NR - 1) // NR, threads)
-        first_tile, last_tile = share((M + MR - 1) // MR, tid // columns_of_threads, rows_of_threads)
-        i0, i1 = first_tile * MR, min(M, last_tile * MR)
+        rows_of_threads, columns_of_threads = thread_grid((h + MR - 1) // MR, (min(w, NC) + NR - 1) // NR, threads)
+        first_tile, last_tile = share((h + MR - 1) // MR, tid // columns_of_threads, rows_of_threads)
+        i0, i1 = first_tile * MR, min(h, last_tile * MR)
         if i1 > i0:  # equal blocks of A
             parts = (i1 - i0 + MC - 1) // MC
             MC = ((i1 - i0 + parts - 1) // parts + MR - 1) // MR * MR
         a_step = (MC + MR - 1) // MR * MR * ((KC + VL - 1) // VL) * lanes_bytes  # bytes of one packed Ã_r
 
-        for jc in range(0, N, NC):  # 5th loop
-            nb = min(NC, N - jc)
+        for jc in range(0, w, NC):  # 5th loop
+            nb = min(NC, w - jc)
             panels = (nb + NR - 1) // NR
             first_panel, last_panel = share(panels, tid % columns_of_threads, columns_of_threads)
-            for pc in range(0, K, KC * p[BLOCK_CHUNKS]):  # 4th loop
-                depth = min(KC * p[BLOCK_CHUNKS], K - pc)
+            for pc in range(0, d, KC * p[BLOCK_CHUNKS]):  # 4th loop
+                kf = min(KC * p[BLOCK_CHUNKS], d - pc)
                 for r0 in range(0, R, PRODUCTS):
                     r1 = min(R, r0 + PRODUCTS)
                     b_row = (r1 - r0) * panels * NR * size  # bytes of one row of all these B̃_r
@@ -201,7 +201,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                         passed = barrier(sync, passed, threads)  # nobody reads the old B any more
                         if passed < 0:
                             return passed
-                        pack_b(b_view, tables.V, r0, r1, pc, depth, KC, jc, nb, tid, threads, b_block, scratch)
+                        pack_b(b_view, tables.V, r0, r1, pc, kf, KC, jc, nb, tid, threads, b_block, scratch)
                         passed = barrier(sync, passed, threads)
                         if passed < 0:
                             return passed
@@ -210,21 +210,22 @@ def make_worker(spec: KernelSpec, portable: bool):
                             break
                         mb = min(MC, i1 - ic)
                         tiles = (mb + MR - 1) // MR
-                        pack_a(a_view, tables.U, r0, r1, ic, mb, pc, depth, KC, buf_a, a_step, scratch)
+                        pack_a(a_view, tables.U, r0, r1, ic, mb, pc, kf, KC, buf_a, a_step, scratch)
                         for jn in range(first_panel, last_panel, N2 // NR):
                             wide = min(N2 // NR, last_panel - jn)
                             a = buf_a
-                            for s in range(0, depth, KC):
-                                kb = min(KC, depth - s)
+                            for s in range(0, kf, KC):
+                                kb = min(KC, kf - s)
                                 accumulate = reached if s == 0 else ones
                                 for r in range(r0, r1):
                                     b = b_block + s * b_row + ((r - r0) * panels + jn) * NR * kb * size
+                                    # The panel that is read after the last of this one: next product, chunk, columns.
                                     if r + 1 < r1:
                                         next_b = b + panels * NR * kb * size
-                                    elif s + kb < depth:
-                                        next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, depth - s - kb) * size
+                                    elif s + kb < kf:
+                                        next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, kf - s - kb) * size
                                     else:
-                                        next_b = b_block + (jn + wide) * NR * min(KC, depth) * size
+                                        next_b = b_block + (jn + wide) * NR * min(KC, kf) * size
                                     t, count = W.ptr[r], W.ptr[r + 1] - W.ptr[r]
                                     where, coefs = addresses.ctypes.data + 8 * t, W.coef.ctypes.data + size * t
                                     adds = accumulate.ctypes.data + 8 * t
@@ -232,8 +233,8 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     a += a_step
                             for q in range(m * n):
                                 earlier = visits[q, r0 // PRODUCTS]
-                                i, j = q // n * M + ic, q % n * N + jc + jn * NR
-                                rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, N - jc - jn * NR, p[SIZE_N] - j)
+                                i, j = q // n * h + ic, q % n * w + jc + jn * NR
+                                rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, w - jc - jn * NR, p[SIZE_N] - j)
                                 if rows > 0 and columns > 0 and visits[q, r0 // PRODUCTS + 1] > earlier:
                                     c, t = p[C] + i * p[C_ROW] + j * p[C_COL], buf_t + q * target_bytes
                                     again = pc > 0 or earlier > 0
@@ -243,8 +244,8 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     steps, line = (p[C_ROW], p[C_COL]), scratch.stage
                                     flush(c, steps, rows, columns, t, tiles, alpha, factor, reads, e_row, e_col, line)
                     if packed_ahead:
-                        b_block += depth * b_row
-        # The arrays above are used through their addresses only; touching them here keeps them alive until now.
+                        b_block += kf * b_row
+        # Numba frees an array after its last use as an array; these are read through their addresses until here.
         return passed + 0 * (len(addresses) + len(reached) + len(ones))
 
     @njit(nogil=True)

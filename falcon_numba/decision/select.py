@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # The smallest dimension from which the engine's classical product, and each further level, pays.
 ENGINE_PAYS = 1024
 LEVELS_PAY = {"float32": (1024, 1024), "float64": (1024, 1536)}
+BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 AUTO_SCHEME = "strassen"
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
 MOST_GRID = 1024  # blocks along one dimension
@@ -40,6 +41,11 @@ class Product(NamedTuple):
 
 
 BlocksFor = Callable[[tuple[int, int, int], tuple[int, ...]], "tuple[Blocks, int]"]
+
+
+def numpy_is_faster(smallest: int) -> bool:
+    """Whether NumPy's product is the faster one, `smallest` being the smallest of M, N and K."""
+    return smallest < ENGINE_PAYS
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -106,23 +112,25 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     smallest = min(product.M, product.N, product.K)
     if settings.executor == "numpy":
         if forced:
-            raise ValueError(f"executor='numpy' can't run {len(forced)} levels: it has the classical product only")
+            raise ValueError(f"executor='numpy' has the classical product only, not {_levels(len(forced))}")
         return _numpy_plan(product, settings, threads, "executor='numpy'")
     if forced and settings.accuracy == "componentwise":
-        raise ValueError(f"accuracy='componentwise' allows depth 0 only, got {len(forced)} levels")
+        raise ValueError(f"accuracy='componentwise' allows depth 0 only, not {_levels(len(forced))}")
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
-    if smallest < ENGINE_PAYS and not (forced or named or engine_asked_for):
-        return _numpy_plan(
-            product, settings, threads, f"smallest dimension {smallest} < {ENGINE_PAYS}: NumPy is faster"
-        )
+    if numpy_is_faster(smallest) and not (forced or named or engine_asked_for):
+        reason = f"NumPy is faster where the smallest dimension is below {ENGINE_PAYS}; it is {smallest}"
+        return _numpy_plan(product, settings, threads, reason)
     if forced is not None:
-        return _engine_plan(product, settings, threads, blocks_for, forced, "depth and scheme as asked for")
+        asked = settings.depth if isinstance(settings.depth, int) else len(settings.scheme)
+        reason = "as asked for" if asked == len(forced) else "levels of one block are the classical product"
+        return _engine_plan(product, settings, threads, blocks_for, forced, reason)
 
     scheme = resolve_scheme(settings.scheme if named else AUTO_SCHEME)
-    pays = LEVELS_PAY[product.dtype]
-    depth = max(sum(smallest >= size for size in pays), named)
-    reason = f"smallest dimension {smallest}; levels pay from {', '.join(map(str, pays))}"
+    depth = sum(smallest >= size for size in LEVELS_PAY[product.dtype])
+    reason = f"the smallest dimension, {smallest}, pays for {_levels(depth)}"
+    if named and depth == 0:
+        depth, reason = 1, "a scheme was named"
     if settings.accuracy == "componentwise":
         depth, reason = 0, "accuracy='componentwise' allows depth 0 only"
     while True:
@@ -131,12 +139,20 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
         except Inadmissible as refused:
             if depth == 0:
                 raise
-            depth, reason = depth - 1, f"{depth} levels would pay, but {refused}"
+            reason = f"{_levels(depth)} would pay, but {refused}"
+            depth -= 1
+
+
+def _levels(count: int) -> str:
+    return f"{count} level{'' if count == 1 else 's'}"
 
 
 def _admit(bound: float, settings: Settings, what: str) -> None:
     if settings.max_error is not None and bound > settings.max_error:
-        raise Inadmissible(f"the proven bound of {what}, {bound:.2g}, exceeds max_error={settings.max_error:g}")
+        raise Inadmissible(
+            f"the proven error bound of {what}, {bound:.2g} (relative to K·max|A|·max|B|), exceeds "
+            f"max_error={settings.max_error:g}"
+        )
 
 
 def _engine_plan(
@@ -153,9 +169,9 @@ def _engine_plan(
         accuracy: error_bound(levels, product.K, blocks.KC, product.dtype, accuracy).relative
         for accuracy in ("normwise", settings.accuracy)
     }
-    if bounds["normwise"] >= 1:
+    if levels and bounds["normwise"] >= 1:
         raise Inadmissible(
-            f"{len(levels)} levels make no sense: the error bound {bounds['normwise']:.2g} leaves no digit"
+            f"{_levels(len(levels))} make no sense: an error bound of {bounds['normwise']:.2g} leaves no digit"
         )
     bound = bounds[settings.accuracy]
     _admit(bound, settings, f"depth {len(levels)}")
@@ -195,7 +211,7 @@ def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str)
         levels=(),
         grid=(1, 1, 1),
         rank=1,
-        leaf="blas",
+        leaf="blas" if product.dtype in BLAS_DTYPES else "loops",
         blocks=None,
         threads=threads,
         whole_products=False,
