@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 ENGINE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
-# Options that say how to run a plan, not which one.
-_BESIDE_A_PLAN = frozenset({"threads", "workspace_limit", "check", "reproducible"})
-
 _ndarray = np.ndarray
 _NoValue: Any = np._NoValue
 
@@ -283,9 +280,8 @@ def gemm(
         return MATMUL(a, b)
 
     settings = config.resolve(**options)
-    if plan is not None and not _BESIDE_A_PLAN.issuperset(options):
-        clash = ", ".join(sorted(options.keys() - _BESIDE_A_PLAN))
-        raise TypeError(f"a plan has already decided {clash}: pass either plan or these options")
+    if plan is not None and options:
+        raise TypeError(f"a plan has already decided {', '.join(sorted(options))}: pass either plan or these options")
     if not exact:
         operands = (a, b, c, out)
         handler = find_handler(operands)

@@ -21,7 +21,9 @@ def matrix(name: str, x: Any, trans: str | bool) -> np.ndarray:
     x = np.asarray(x)
     if x.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, not shape {x.shape}; matmul takes vectors and batches")
-    letter = trans.upper() if isinstance(trans, str) else {True: "T", False: "N"}.get(trans)
+    letter = trans.upper() if isinstance(trans, str) else None
+    if isinstance(trans, (bool, np.bool_)):
+        letter = "T" if trans else "N"
     if letter not in ("N", "T", "C"):
         raise ValueError(f"trans_{name}={trans!r}: must be 'N', 'T', 'C', True or False")
     if letter == "N":

@@ -15,20 +15,23 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numba
 import numpy as np
 
-from .algorithms import flatten, levels_growth
+from .algorithms import flatten, levels_growth, resolve_scheme
 from .config import Settings
 from .decision.hardware import isa_family
-from .decision.select import Product, select
-from .numerics.bounds import SPREAD
-from .planning import Plan
+from .decision.select import Product, select, whole_products
+from .numerics.bounds import SPREAD, error_bound
+from .planning import Inadmissible, Plan
 from .problem import Problem
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from .cpu.blocking import Blocks
     from .cpu.engine import Scaling
+    from .cpu.guard import Magnitudes
     from .cpu.spec import KernelSpec
 
 DTYPES = ("float32", "float64")
@@ -95,6 +98,10 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
     """
     from .cpu.threads import default_threads
 
+    if settings.scheme != "auto":  # names may be given to other schemes later: plans are kept by content
+        one = not isinstance(settings.scheme, tuple)
+        schemes = tuple(resolve_scheme(s) for s in ((settings.scheme,) if one else settings.scheme))
+        settings = replace(settings, scheme=schemes[0] if one else schemes)
     return _plan(Product(M, N, K, batch, np.dtype(dtype).name), settings, settings.threads or default_threads())
 
 
@@ -103,18 +110,22 @@ def _plan(product: Product, settings: Settings, threads: int) -> Plan:
     return select(product, settings, threads, functools.partial(_blocks, product, settings.workspace_limit, threads))
 
 
-def _blocks(product: Product, limit: int | None, threads: int, grid: tuple[int, int, int], ranks: tuple[int, ...]):
-    """Block sizes and workspace of the engine for one product, whatever order C has."""
+def _blocks(
+    product: Product, limit: int | None, threads: int, grid: tuple[int, int, int], ranks: tuple[int, ...]
+) -> tuple[Blocks, int]:
+    """Block sizes of the engine for a row-major C, and the workspace that suffices for any order of C."""
     from .cpu.blocking import choose_blocks, default_limit
-    from .decision.select import whole_products
 
+    if numba.config.DISABLE_JIT:
+        raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
     M, N, K, _, dtype = product
     spec = _spec(dtype)
-    teams = threads if whole_products(product, threads) else 1
+    teams = threads if whole_products(product, threads, ranks) else 1
     if limit is None:
         limit = default_limit(M, N, K, spec.itemsize, threads)
     blocks = choose_blocks(spec, grid, ranks, M, N, K, threads, teams, limit)
-    return blocks, blocks.workspace(threads, teams)
+    turned = choose_blocks(spec, grid[::-1], ranks, N, M, K, threads, teams, limit)
+    return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams))
 
 
 def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> Plan:
@@ -148,10 +159,11 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     if plan.executor == "numpy":
         _run_numpy(problem)
     elif plan.levels:
+        ran = plan
         for index in np.ndindex(problem.c.shape[:-2]):
-            plan = _run_guarded(problem.at(index), plan)
-            record(plan)
-        return plan
+            ran = _run_guarded(problem.at(index), plan)
+            record(ran)
+        return ran
     else:
         _run_engine(problem, plan, None)
     record(plan)
@@ -185,7 +197,7 @@ def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
         problem, scheme = problem.transposed, scheme.transposed
         scaling = None if scaling is None else scaling.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
-        blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme.grid, plan.ranks)
+        blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme.grid, scheme.ranks)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
     engine.run([problem], scheme, blocks, plan.threads, whole_products=plan.whole_products, scaling=scaling)
 
@@ -196,33 +208,52 @@ def _run_guarded(problem: Problem, plan: Plan) -> Plan:
     from .cpu.guard import magnitudes
 
     spec = _spec(plan.dtype)
-    info = np.finfo(plan.dtype)
     rows, columns = magnitudes(problem.a, spec), magnitudes(problem.b.T, spec)
-    scaling = None
-    danger = ""
-    if not (rows.finite and columns.finite):
-        danger = "the data are not finite"
-    else:
-        # A row of exponent x has magnitudes below 2^(x+1). Sums of products are then below factor·2^(x+y+2), and any
-        # combination of one operand's blocks, whose coefficients add up to less than the growth factor, below
-        # factor·2^(x+1). A product near the end of the range is left to depth 0; where only a combination could
-        # overflow, scaling cures it.
-        factor = float(levels_growth(plan.levels)) * plan.K * 2 * max(abs(problem.alpha), 1.0)
-        room = info.maxexp - 1
-        if rows.highest + columns.highest + 2 + math.log2(factor) >= room:
-            danger = "the product could overflow"
-        elif max(rows.highest, columns.highest) + 1 + math.log2(factor) >= room:
-            if plan.accuracy == "normwise":
-                danger = "a combination of blocks could overflow"
-            else:
-                scaling = scaling_for(rows, columns, spec)
-        elif plan.accuracy == "balanced" and max(rows.spread, columns.spread) > SPREAD:
-            scaling = scaling_for(rows, columns, spec)
+    danger, scales = _verdict(plan, problem.alpha, rows, columns)
     if danger:
-        plan = replace(
-            plan, levels=(), grid=(1, 1, 1), rank=1, reason=f"{plan.scheme} planned, but {danger}: classical product"
-        )
-    elif scaling is not None:
+        plan = _classical(plan, danger)
+    elif scales:
         plan = replace(plan, reason=f"{plan.reason}; rows of A and columns of B scaled by powers of two")
-    _run_engine(problem, plan, scaling)
+    _run_engine(problem, plan, scaling_for(rows, columns, spec) if scales else None)
     return plan
+
+
+def _verdict(plan: Plan, alpha: float, rows: Magnitudes, columns: Magnitudes) -> tuple[str, bool]:
+    """Why the data forbid the plan's levels (or ""), and whether its rows and columns must be scaled.
+
+    A row of exponent x has magnitudes below 2^(x+1). A combination of blocks of A is then below ‖U_r‖₁·2^(x+1), a block
+    product with its weight below K·‖U_r‖₁·‖V_r‖₁·max(1, |W|)·2^(x+y+2), and the sum of products below e·K·2^(x+y+2).
+    """
+    if not (rows.finite and columns.finite and math.isfinite(alpha)):
+        return "the data are not finite", False
+    info = np.finfo(plan.dtype)
+    balanced = plan.accuracy == "balanced"
+    if (rows.lowest if balanced else rows.highest) < info.minexp or (
+        columns.lowest if balanced else columns.highest
+    ) < info.minexp:
+        return "a row or column is subnormal", False  # no power of two would bring it into the normal range
+    u, v, weight = flatten(plan.levels).largest_sums
+    weight = max(weight, float(levels_growth(plan.levels)) * plan.grid[1])
+    growth = math.log2(2 * weight * plan.K * max(abs(alpha), 1.0))
+    if rows.highest + columns.highest + 2 + growth >= info.maxexp:
+        return "the product could overflow", False
+    sums = max(rows.highest + math.log2(u), columns.highest + math.log2(v)) + 2
+    if sums >= info.maxexp and not balanced:
+        return "a combination of blocks could overflow", False
+    return "", balanced and (sums >= info.maxexp or max(rows.spread, columns.spread) > SPREAD)
+
+
+def _classical(plan: Plan, why: str) -> Plan:
+    """The depth-0 plan for the same product."""
+    product = Product(plan.M, plan.N, plan.K, plan.batch, plan.dtype)
+    blocks, workspace = _blocks(product, plan.workspace_limit, plan.threads, (1, 1, 1), ())
+    return replace(
+        plan,
+        levels=(),
+        grid=(1, 1, 1),
+        rank=1,
+        blocks=blocks,
+        workspace_bytes=workspace,
+        error_bound=error_bound((), plan.K, blocks.KC, plan.dtype, plan.accuracy).relative,
+        reason=f"{plan.scheme} planned, but {why}: classical product",
+    )

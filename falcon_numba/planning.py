@@ -79,14 +79,18 @@ class Plan:
         return len(self.levels)
 
     @property
-    def ranks(self) -> tuple[int, ...]:
-        """The levels' ranks, outermost first."""
-        return tuple(s.rank for s in self.levels)
-
-    @property
     def scheme(self) -> str:
         """The levels' names, outermost first, as a comma list; "classical" for depth 0."""
         return ",".join(s.name for s in self.levels) or "classical"
+
+    @property
+    def passes(self) -> int:
+        """How often C is passed over: the chunks of K, and of the products, that are added to it one by one."""
+        if self.blocks is None:
+            return 1
+        b = self.blocks
+        inner = -(-self.K // self.grid[1])
+        return math.ceil(inner / (b.KC * b.CHUNKS)) * math.ceil(self.rank / b.PRODUCTS)
 
     def check(self, M: int, N: int, K: int, batch: int, dtype: str) -> None:
         """Refuse a product that this plan wasn't made for.

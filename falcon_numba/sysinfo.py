@@ -136,7 +136,9 @@ def _blas() -> str:
 def _cache_folder() -> tuple[str, str]:
     from .cpu.cache import cache_folder
 
-    folder = Path(cache_folder())
+    folder = cache_folder()
+    if folder is None:
+        return "none", "no home folder: every process compiles anew"
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     writable = existing.is_dir() and os.access(existing, os.W_OK)
     return str(folder), "" if writable else "not writable: every process compiles anew"

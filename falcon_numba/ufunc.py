@@ -89,10 +89,10 @@ def understand(a: np.ndarray, b: np.ndarray, out: Any, given: dict[str, Any]) ->
 
 def _core_axes(axes: Any, cores: tuple[int, int, int]) -> list[tuple[int, ...]] | None:
     """`axes` as three tuples of int, or None where it is not what the ufunc protocol allows."""
-    if type(axes) is not list or len(axes) not in ((3,) if cores[2] else (2, 3)):
+    if type(axes) is not list or len(axes) != 3:
         return None
     places = []
-    for entry, count in zip(axes, cores, strict=False):
+    for entry, count in zip(axes, cores, strict=True):
         if type(entry) is not tuple:
             if count != 1:
                 return None
@@ -103,7 +103,7 @@ def _core_axes(axes: Any, cores: tuple[int, int, int]) -> list[tuple[int, ...]] 
             places.append(tuple(map(operator.index, entry)))
         except TypeError:
             return None
-    return places if len(places) == 3 else [*places, ()]
+    return places
 
 
 def _fit(axes: tuple[int, ...], ndim: int) -> bool:

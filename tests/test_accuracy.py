@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -244,3 +246,154 @@ def test_guarded_runs_say_why():
     with fn.trace() as plans:
         fn.gemm(a, a, depth=1)
     assert "not finite" in plans[0].reason
+
+
+# --- found by fuzzing ------------------------------------------------------------------------------------------------
+
+
+def test_products_with_a_zero_factor_are_left_out():
+    """A valid scheme may carry a product that multiplies nothing; its packed form would never be written."""
+    s = fn.schemes["strassen"]
+    zero, one = np.zeros((1, 2, 2), np.int64), np.ones((1, 2, 2), np.int64)
+    a = np.ones((64, 64), np.float32)
+    for u, v, w in ((zero, one, one), (one, zero, one), (one, one, zero)):
+        padded = fn.Scheme("padded", *(np.concatenate(x) for x in zip((s.U, s.V, s.W), (u, v, w), strict=True)))
+        for leaf in ("simd", "portable"):
+            np.testing.assert_array_equal(fn.gemm(a, a, scheme=padded, depth=2, leaf=leaf), a @ a)
+
+
+@pytest.mark.parametrize("accuracy", ["balanced", "normwise"])
+def test_coefficients_of_any_scale(accuracy):
+    """Powers of two moved between U, V and W change neither results nor overflow."""
+    s = fn.schemes["strassen"]
+    rng = np.random.default_rng(0)
+    for p, q in ((6, -6), (-100, -100), (200, 3)):
+        scaled = fn.Scheme(
+            "scaled",
+            s.U.astype(object) * Fraction(2) ** p,
+            s.V.astype(object) * Fraction(2) ** q,
+            s.W.astype(object) * Fraction(2) ** -(p + q),
+        )
+        a, b = rng.standard_normal((2, 70, 70)).astype(np.float32)
+        expected = fn.gemm(a, b, scheme="strassen", depth=1, accuracy=accuracy)
+        np.testing.assert_array_equal(fn.gemm(a, b, scheme=scaled, depth=1, accuracy=accuracy), expected)
+        big, small = np.full((2, 2), 2.0**121, np.float32), np.full((2, 2), 2.0**-121, np.float32)
+        np.testing.assert_array_equal(
+            fn.gemm(big, small, scheme=scaled, depth=1, accuracy=accuracy), np.full((2, 2), 2)
+        )
+
+
+def test_coefficients_outside_the_range_are_refused():
+    one = np.ones((2, 1, 1), dtype=object)
+    huge = np.array([Fraction(2) ** 200, Fraction(1, 2**200)], dtype=object).reshape(2, 1, 1)
+    wide = fn.Scheme(
+        "wide", one, one, huge - np.array([0, Fraction(2) ** 200 - 1 + Fraction(1, 2**200)]).reshape(2, 1, 1)
+    )
+    wide.verify()
+    with pytest.raises(ValueError, match="range of float32"):
+        fn.gemm(np.ones((2, 2), np.float32), np.ones((2, 2), np.float32), scheme=wide, depth=1)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("alpha", [1e37, 1e38, np.inf, np.nan])
+def test_the_fallback_is_the_depth_0_product(alpha, order):
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((40, 300)).astype(np.float32), rng.standard_normal((300, 42)).astype(np.float32)
+    out = np.empty((40, 42), np.float32, order=order)
+    with np.errstate(all="ignore"), fn.trace() as plans:
+        classical = fn.gemm(a, b, alpha=alpha, depth=0, executor="cpu")
+        got = fn.gemm(a, b, alpha=alpha, depth=1, out=out)
+    np.testing.assert_array_equal(got, classical)
+    assert plans[1].blocks == plans[0].blocks
+    assert plans[1].error_bound == plans[0].error_bound
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_bound_with_beta_and_many_passes(depth, dtype):
+    """C is passed over once for every few chunks of K; each pass may round beta·C."""
+    K = 70_000
+    tiny = 0.4 * float(np.finfo(dtype).eps) / 8192
+    a, b = np.ones((16, K), dtype), np.full((K, 16), tiny, dtype)
+    c = np.ones((16, 16), dtype)
+    with fn.trace() as plans:
+        got = fn.gemm(a, b, c, beta=1, depth=depth, executor="cpu", workspace_limit="1 MiB")
+    (plan,) = plans
+    assert plan.passes > 4
+    bound = error_bound(plan.levels, K, plan.blocks.KC, dtype, "balanced")
+    allowed = entry_bounds(bound, a, b, got, beta=1.0, c_in=c, passes=plan.passes)
+    error = np.abs(got.astype(allowed.dtype) - (exact(a, b) + 1))
+    assert (error <= allowed).all()
+
+
+@pytest.mark.parametrize(("dtype", "row", "column"), [("float64", -1070, 900), ("float32", -145, 100)])
+def test_subnormal_rows_keep_their_digits(dtype, row, column):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((64, 64))
+    a[:32] = np.ldexp(a[:32], row)
+    a, b = a.astype(dtype), np.ldexp(rng.standard_normal((64, 64)), column).astype(dtype)
+    ratio, _ = ratio_to_bound(a, b, depth=1)
+    assert ratio <= 1
+
+
+def test_items_of_a_batch_are_independent():
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 3, 200, 200)).astype(np.float32)
+    clean = fn.matmul(a, b, depth=2)
+    spoilt = a.copy()
+    spoilt[0, 0, 0] = np.nan
+    with fn.trace() as plans:
+        got = fn.matmul(spoilt, b, depth=2)
+    assert [p.depth for p in plans] == [0, 2, 2]
+    np.testing.assert_array_equal(got[1:], clean[1:])
+
+
+def test_a_scheme_registered_anew_is_used():
+    s, other = fn.schemes["strassen"], fn.schemes["winograd"]
+    fn.schemes.register((s.U, s.V, s.W), name="again", source="test", replace=True)
+    first = fn.plan_for(100, 100, 100, scheme="again", depth=1)
+    fn.schemes.register((other.U, other.V, other.W), name="again", source="test", replace=True)
+    second = fn.plan_for(100, 100, 100, scheme="again", depth=1)
+    assert (first.levels[0].W == s.W).all()
+    assert (second.levels[0].W == other.W).all()
+
+
+def test_options_that_can_not_be_kept_together():
+    a = np.ones((50, 50))
+    for options in ({"reproducible": True}, {"leaf": "portable"}, {"depth": 1}):
+        with pytest.raises(ValueError, match="executor='numpy'"):
+            fn.gemm(a, a, executor="numpy", **options)
+    with pytest.raises(TypeError, match="already decided threads"):
+        fn.gemm(a, a, plan=fn.plan(a, a), threads=1)
+
+
+def test_numpy_steps_in_where_the_engine_may_not_run_and_the_other_way_round():
+    assert fn.plan_for(1100, 1100, 1100, workspace_limit=1000).executor == "numpy"
+    with pytest.raises(ValueError, match="workspace_limit"):
+        fn.plan_for(1100, 1100, 1100, workspace_limit=1000, executor="cpu")
+    strict = fn.plan_for(500, 500, 20_000, "float32", max_error=5e-4)
+    assert (strict.executor, strict.depth) == ("cpu", 0)
+    assert strict.error_bound <= 5e-4
+
+
+@pytest.mark.parametrize("limit", [100_000, 260_000, 400_000])
+def test_admitted_plans_run_for_any_order_of_out(limit):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (16, 64)).astype(np.float32), rng.integers(-3, 4, (64, 4000)).astype(np.float32)
+    try:
+        plan = fn.plan(a, b, depth=1, workspace_limit=limit, executor="cpu")
+    except ValueError:
+        return
+    for order in "CF":
+        out = np.empty((16, 4000), np.float32, order=order)
+        np.testing.assert_array_equal(fn.gemm(a, b, out=out, plan=plan), a @ b)
+
+
+def test_bits_do_not_depend_on_the_order_of_out_under_a_limit():
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        M, N, K = rng.integers(1, 300, 3)
+        a, b = rng.standard_normal((M, K)).astype(np.float32), rng.standard_normal((K, N)).astype(np.float32)
+        options = {"scheme": ("hk223", "strassen", "winograd"), "workspace_limit": "3 MiB", "threads": 1}
+        c, f = (fn.gemm(a, b, out=np.empty((M, N), np.float32, order=o), **options) for o in "CF")
+        np.testing.assert_array_equal(c, f)

@@ -202,5 +202,6 @@ def test_flatten_fractions():
     s = schemes["strassen"]
     half = Scheme("half", s.U * Fraction(1, 2), s.V, 2 * s.W)
     flat = flatten((half, half))
-    assert set(np.abs(flat.U.coef)) == {0.25}
-    assert set(np.abs(flat.W.coef)) == {4.0}
+    whole = flatten((schemes["strassen"], schemes["strassen"]))
+    for letter in "UVW":  # powers of two are moved to where they cancel
+        assert (getattr(flat, letter).coef == getattr(whole, letter).coef).all()

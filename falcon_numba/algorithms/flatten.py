@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -45,24 +46,43 @@ class FlatScheme:
     ----------
     grid : tuple of int
         (m, k, n) of all levels together.
-    rank : int
-        R, the number of leaf products.
+    ranks : tuple of int
+        Of the levels, outermost first, products without effect left out.
     U, V, W : Terms
         Blocks of A, B and C. The outermost level is the most significant part of product, block row and block column.
+        For every product the largest coefficients of U and V lie in [1, 2): powers of two are moved to W, exactly.
     """
 
     grid: tuple[int, int, int]
-    rank: int
+    ranks: tuple[int, ...]
     U: Terms
     V: Terms
     W: Terms
+
+    @property
+    def rank(self) -> int:
+        """R, the number of leaf products."""
+        return math.prod(self.ranks)
+
+    @cached_property
+    def largest_sums(self) -> tuple[float, float, float]:
+        """max ‖U_r‖₁, max ‖V_r‖₁ and max ‖U_r‖₁·‖V_r‖₁·max(1, |W_r|): what combinations and products may grow by."""
+        u, v = (np.add.reduceat(np.abs(t.coef), t.ptr[:-1]) for t in (self.U, self.V))
+        w = np.maximum.reduceat(np.abs(self.W.coef), self.W.ptr[:-1])
+        return float(u.max()), float(v.max()), float((u * v * np.maximum(w, 1)).max())
+
+    def fits(self, dtype: str) -> bool:
+        """Whether the dtype holds every coefficient without overflow or underflow."""
+        info = np.finfo(dtype)
+        coefs = np.abs(np.concatenate([t.coef for t in (self.U, self.V, self.W)]))
+        return bool(coefs.min() >= info.tiny and coefs.max() <= info.max)
 
     @cached_property
     def transposed(self) -> FlatScheme:
         """The same products for Cᵀ = Bᵀ·Aᵀ: U and V change roles, every block's row and column too."""
         m, k, n = self.grid
         return FlatScheme(
-            (n, k, m), self.rank, _transposed(self.V, k, n), _transposed(self.U, m, k), _transposed(self.W, m, n)
+            (n, k, m), self.ranks, _transposed(self.V, k, n), _transposed(self.U, m, k), _transposed(self.W, m, n)
         )
 
 
@@ -81,14 +101,20 @@ def flatten(levels: tuple[Scheme, ...]) -> FlatScheme:
         Cached: equal levels give the same object.
     """
     m, k, n = grid_of(levels)
-    rank = 1
-    for scheme in levels:
-        rank *= scheme.rank
-    U, V, W = (
-        _kron([getattr(scheme, letter) for scheme in levels], rank, columns)
-        for letter, columns in (("U", k), ("V", n), ("W", n))
-    )
-    return FlatScheme((m, k, n), rank, U, V, W)
+    tensors = [_effective(scheme) for scheme in levels]
+    ranks = tuple(len(U) for U, _, _ in tensors)
+    U, V, W = (_kron([level[i] for level in tensors], math.prod(ranks), columns) for i, columns in enumerate((k, n, n)))
+    return FlatScheme((m, k, n), ranks, U, V, W)
+
+
+def _effective(scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """U, V, W as floats, without products of which one factor is zero, powers of two of U and V moved to W."""
+    U, V, W = (x.astype(np.float64) for x in (scheme.U, scheme.V, scheme.W))
+    largest = [np.abs(x).max(axis=(1, 2)) for x in (U, V, W)]
+    keep = np.logical_and.reduce([x > 0 for x in largest])
+    shift = [np.frexp(x[keep])[1] - 1 for x in largest[:2]]
+    u, v = (s[:, None, None] for s in shift)
+    return np.ldexp(U[keep], -u), np.ldexp(V[keep], -v), np.ldexp(W[keep], u + v)
 
 
 def _kron(tensors: list[np.ndarray], rank: int, columns: int) -> Terms:
@@ -100,7 +126,7 @@ def _kron(tensors: list[np.ndarray], rank: int, columns: int) -> Terms:
             np.add.outer(size * outer, inner).ravel()
             for size, outer, inner in zip(x.shape, (r, row, col), at, strict=True)
         )
-        coef = np.multiply.outer(coef, x[at].astype(np.float64)).ravel()
+        coef = np.multiply.outer(coef, x[at]).ravel()
     return _terms(r, row * columns + col, coef, rank)
 
 

@@ -9,6 +9,7 @@ level after the other are computed, each pass adding to C.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -68,6 +69,7 @@ def _even(total: int, most: int, step: int) -> int:
     return _up(-(-total // parts), step)
 
 
+@functools.lru_cache(maxsize=4096)
 def choose_blocks(
     spec: KernelSpec,
     grid: tuple[int, int, int],
@@ -105,7 +107,8 @@ def choose_blocks(
         if row * high <= shared // 8 and row * wide <= shared * B_SHARE:
             break
     KC = min(KC, max(VL, shared // 8 // (products * MR * size) // VL * VL))
-    chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // math.prod(ranks)))
+    fitting = shared // 8 // (products * KC * MR * size)
+    chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // math.prod(ranks), fitting))
 
     # What only decides the schedule.
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B

@@ -26,8 +26,8 @@ from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept.
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept; None where the user has no home folder, so that nothing is kept.
 
     ``FALCON_CACHE_DIR``, else ``NUMBA_CACHE_DIR``/falcon_numba, else the user's cache folder on this platform.
     """
@@ -37,9 +37,12 @@ def cache_folder() -> Path:
         return Path(folder) / "falcon_numba"
     if sys.platform == "win32" and (folder := os.environ.get("LOCALAPPDATA")):
         return Path(folder) / "falcon_numba" / "cache"
-    if sys.platform == "darwin":
-        return Path(os.path.expanduser("~/Library/Caches/falcon_numba"))
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "falcon_numba"
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "falcon_numba"
+    home = Path(os.path.expanduser("~"))
+    if not home.is_absolute():  # nobody knows the home folder: "~" is no place for code that will be run
+        return None
+    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "falcon_numba"
 
 
 @functools.cache
@@ -72,15 +75,21 @@ class DiskCache(_Cache):
     def cache_path(self) -> str:
         return str(cache_folder())
 
-    def _file(self, signature, codegen) -> Path:
+    def _file(self, signature, codegen) -> Path | None:
+        folder = cache_folder()
+        if folder is None:
+            return None
         versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version, platform.machine())
         key = repr((source_hash(), str(signature), versions, codegen.magic_tuple()))
-        return cache_folder() / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.bin"
+        return folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.bin"
 
     def load_overload(self, sig, target_context):
         target_context.refresh()
         try:
-            data = self._file(sig, target_context.codegen()).read_bytes()
+            file = self._file(sig, target_context.codegen())
+            if file is None:
+                return None
+            data = file.read_bytes()
             checksum, payload = data[:32], data[32:]
             if hashlib.sha256(payload).digest() != checksum:
                 return None
@@ -91,6 +100,8 @@ class DiskCache(_Cache):
     def save_overload(self, sig, data):
         try:
             file = self._file(sig, data.codegen)
+            if file is None:
+                return
             payload = numba.core.serialize.dumps(data._reduce())
             file.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".tmp")

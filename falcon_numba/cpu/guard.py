@@ -39,6 +39,11 @@ class Magnitudes(NamedTuple):
         return int(self.exponents.max(initial=ZERO_EXPONENT))
 
     @property
+    def lowest(self) -> int:
+        """Of the rows that are not zero."""
+        return int(self.exponents.min(initial=self.highest, where=self.exponents != ZERO_EXPONENT))
+
+    @property
     def spread(self) -> int:
         """Powers of two between the largest and the smallest row; rows of zeros count as infinitely small."""
         return self.highest - int(self.exponents.min(initial=self.highest))

@@ -6,6 +6,7 @@ the smallest dimension pays for. Thresholds come from interleaved measurements a
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -111,16 +112,26 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     forced = levels_for(settings.scheme, settings.depth)
     smallest = min(product.M, product.N, product.K)
     if settings.executor == "numpy":
-        if forced:
-            raise ValueError(f"executor='numpy' has the classical product only, not {_levels(len(forced))}")
+        clashes = {
+            _levels(len(forced or ())): forced,
+            f"leaf={settings.leaf!r}": settings.leaf != "auto",
+            "reproducible=True": settings.reproducible,
+        }
+        for clash, there in clashes.items():
+            if there:
+                raise ValueError(
+                    f"executor='numpy' runs the classical product of NumPy's BLAS: it can't honour {clash}"
+                )
         return _numpy_plan(product, settings, threads, "executor='numpy'")
     if forced and settings.accuracy == "componentwise":
         raise ValueError(f"accuracy='componentwise' allows depth 0 only, not {_levels(len(forced))}")
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
-    if numpy_is_faster(smallest) and not (forced or named or engine_asked_for):
+    numpy_will_do = not (forced or named or engine_asked_for)
+    if numpy_will_do and numpy_is_faster(smallest):
         reason = f"NumPy is faster where the smallest dimension is below {ENGINE_PAYS}; it is {smallest}"
-        return _numpy_plan(product, settings, threads, reason)
+        with contextlib.suppress(Inadmissible):
+            return _numpy_plan(product, settings, threads, reason)
     if forced is not None:
         asked = settings.depth if isinstance(settings.depth, int) else len(settings.scheme)
         reason = "as asked for" if asked == len(forced) else "levels of one block are the classical product"
@@ -137,6 +148,8 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
         try:
             return _engine_plan(product, settings, threads, blocks_for, _sensible((scheme,) * depth), reason)
         except Inadmissible as refused:
+            if depth == 0 and numpy_will_do:
+                return _numpy_plan(product, settings, threads, f"the engine can't run: {refused}")
             if depth == 0:
                 raise
             reason = f"{_levels(depth)} would pay, but {refused}"
@@ -164,7 +177,9 @@ def _engine_plan(
     reason: str,
 ) -> Plan:
     flat = flatten(levels)
-    blocks, workspace = blocks_for(flat.grid, tuple(s.rank for s in levels))
+    if not flat.fits(product.dtype):
+        raise Inadmissible(f"coefficients of {'*'.join(s.name for s in levels)} leave the range of {product.dtype}")
+    blocks, workspace = blocks_for(flat.grid, flat.ranks)
     bounds = {
         accuracy: error_bound(levels, product.K, blocks.KC, product.dtype, accuracy).relative
         for accuracy in ("normwise", settings.accuracy)
@@ -184,7 +199,7 @@ def _engine_plan(
         leaf="portable" if settings.leaf == "portable" else "simd",
         blocks=blocks,
         threads=threads,
-        whole_products=whole_products(product, threads),
+        whole_products=whole_products(product, threads, flat.ranks),
         workspace_bytes=workspace,
         workspace_limit=settings.workspace_limit,
         accuracy=settings.accuracy,
@@ -193,9 +208,9 @@ def _engine_plan(
     )
 
 
-def whole_products(product: Product, threads: int) -> bool:
-    """Whether each thread takes whole products: enough of them, and each too small to share."""
-    return product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
+def whole_products(product: Product, threads: int, ranks: tuple[int, ...]) -> bool:
+    """Whether each thread takes whole products: classical ones, enough of them, and each too small to share."""
+    return not ranks and product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
 
 
 def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str) -> Plan:

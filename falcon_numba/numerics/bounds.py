@@ -13,7 +13,9 @@ Follow one elementary product a·b to the element of C that it ends in. It passe
 so with L = min(KC, K_leaf) + (Q_W + 1)·⌈K_leaf/KC⌉ + Q_U + Q_V and |α| rounded in once more, standard analysis
 (N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., lemma 3.1) gives to first order
 
-    |Ĉ − C|_ij ≤ |α|·L·u · Σ_r |W[r]|·(|U[r]|·|A|)(|V[r]|·|B|)  (at i, j)  +  u·(|Ĉ| + |βC|)_ij.
+    |Ĉ − C|_ij ≤ |α|·L·u · Σ_r |W[r]|·(|U[r]|·|A|)(|V[r]|·|B|)  (at i, j)  +  u·(|Ĉ| + P·|βC|)_ij,
+
+P being the number of passes over C (`Plan.passes`): βC is rounded once in every pass that adds to it.
 
 *Classical product.* The sum is (|A||B|)_ij: the componentwise contract.
 
@@ -47,7 +49,7 @@ FIRST_ORDER = 1.01
 
 
 class ErrorBound(NamedTuple):
-    """Bound of one plan: |Ĉ − C|_ij ≤ |α|·factor·x_ij + u·(|Ĉ| + |βC|)_ij + |α|·underflow.
+    """Bound of one plan: |Ĉ − C|_ij ≤ |α|·factor·x_ij + u·(|Ĉ| + P·|βC|)_ij + |α|·underflow.
 
     x is |A||B| for depth 0 (`componentwise`), else the row magnitude a_i times the column magnitude b_j (balanced) or
     max|A|·max|B| (normwise).
@@ -107,7 +109,9 @@ def grid_k(levels: tuple[Scheme, ...]) -> int:
     return flatten(levels).grid[1]
 
 
-def entry_bounds(bound: ErrorBound, a, b, c, *, alpha=1.0, beta=0.0, c_in=None, accuracy="balanced") -> np.ndarray:
+def entry_bounds(
+    bound: ErrorBound, a, b, c, *, alpha=1.0, beta=0.0, c_in=None, passes=1, accuracy="balanced"
+) -> np.ndarray:
     """The bound of every element of a result, in float64 (longdouble for float64 input).
 
     Parameters
@@ -117,6 +121,8 @@ def entry_bounds(bound: ErrorBound, a, b, c, *, alpha=1.0, beta=0.0, c_in=None, 
         Operands and computed result.
     alpha, beta, c_in : scalars and ndarray (M, N)
         As given to the product.
+    passes : int
+        Over C, `Plan.passes`.
     """
     wide = np.longdouble if c.dtype == np.float64 else np.float64
     x, y = np.abs(a).astype(wide), np.abs(b).astype(wide)
@@ -128,5 +134,5 @@ def entry_bounds(bound: ErrorBound, a, b, c, *, alpha=1.0, beta=0.0, c_in=None, 
         size = np.full(c.shape, x.max(initial=0) * y.max(initial=0))
     last = np.abs(c).astype(wide)
     if c_in is not None and beta != 0:
-        last += abs(wide(beta)) * np.abs(c_in).astype(wide)
+        last += passes * abs(wide(beta)) * np.abs(c_in).astype(wide)
     return abs(wide(alpha)) * (bound.factor * size + bound.underflow) + unit_roundoff(c.dtype) * last
