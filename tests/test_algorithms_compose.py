@@ -204,3 +204,17 @@ def test_flatten_fractions():
     flat = flatten((half, half))
     assert set(np.abs(flat.U.coef)) == {0.25}
     assert set(np.abs(flat.W.coef)) == {4.0}
+
+
+def test_names_stand_for_schemes():
+    assert compose("strassen", "hk223") == schemes["strassen*hk223"]
+    assert compose(schemes["strassen"], "<2,2,3>") == schemes["strassen*hk223"]
+    assert power("strassen", 2) == power(schemes["strassen"], 2)
+    assert direct_sum("strassen", "strassen", "n") == direct_sum(schemes["strassen"], schemes["strassen"], "n")
+    with pytest.raises(ValueError, match="did you mean 'strassen'"):
+        compose("strasen")
+    for bad in (7, schemes["strassen"].U):
+        with pytest.raises(
+            TypeError, match=f"a scheme is a Scheme or a name in the catalogue, got {type(bad).__name__}"
+        ):
+            compose("strassen", bad)
