@@ -22,7 +22,7 @@ def describe() -> str:
     sections = [
         ("CPU", _cpu()),
         ("Threads", [("Numba would use", *_try(_threads))]),
-        ("GPU", [("devices", *_try(_gpu))]),
+        ("GPU", [("devices", *_try(_gpu)), ("executor", "none yet: every product runs on the CPU", "")]),
         ("Versions", _versions()),
         ("Compiled code", [("cache folder", *_try(_cache_folder))]),
         ("Options", _options()),
