@@ -8,10 +8,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # --help, --version and usage errors have printed already
         return int(stop.code or 0)
     try:
-        with _sigterm_interrupts():
+        with _sigterm_interrupts(), _warnings_in_a_line():
             code = arguments.run(arguments)
             sys.stdout.flush()
         return code
@@ -68,6 +68,18 @@ def _one_line(error: Exception) -> str:
     else:
         text = f"{type(error).__name__}: {error}".rstrip(": ")
     return " ".join(text.split())
+
+
+@contextlib.contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Show warnings without the place in the code that gave them."""
+
+    def show(message: Warning | str, *_place: Any, **_more: Any) -> None:
+        print(f"falcon-numba: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 @contextlib.contextmanager
@@ -102,12 +114,13 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     command("info", _info, "show this machine as the library sees it, versions, cache folder and options")
-    command("schemes", _schemes, "show the catalogue of algorithms")
+    schemes = command("schemes", _schemes, "show the catalogue of algorithms")
+    schemes.add_argument("--long", action="store_true", help="sources in full, as where the output is no terminal")
 
     plan = command("plan", _plan, "show the plan for an M×K times K×N product, without running it")
     for name in ("M", "N", "K"):
         plan.add_argument(name, type=int)
-    plan.add_argument("--dtype", default="float32", help="float32 (default), float64, …")
+    plan.add_argument("--dtype", default="float64", help="float64 (default), float32, …")
     _add_options(plan)
 
     matmul = command("matmul", _matmul, "multiply two .npy files")
@@ -115,12 +128,18 @@ def _parser() -> argparse.ArgumentParser:
     matmul.add_argument("b", metavar="B.npy")
     matmul.add_argument("-o", "--output", metavar="C.npy", required=True, help="appears only when complete")
     matmul.add_argument("--force", action="store_true", help="replace an existing output")
-    matmul.add_argument("--dtype", help="result dtype, such as int32 for the exact product of int8 files")
+    matmul.add_argument(
+        "--dtype",
+        help="result dtype, such as int32 for the exact product of int8 files; float16 results are computed in float32 "
+        "and rounded once, other dtypes than float32 and float64 run through NumPy",
+    )
     matmul.add_argument("--progress", action="store_true", help="report progress even if stderr is no terminal")
     _add_options(matmul)
 
     demo = command("demo", _demo, "time the products of one Llama-3-8B layer, NumPy beside falcon_numba")
-    demo.add_argument("--quick", action="store_true", help="256 tokens in place of 2048")
+    demo.add_argument(
+        "--quick", action="store_true", help="1024 tokens in place of 2048, and only the attention's products"
+    )
     demo.add_argument("--json", metavar="FILE", help="also write the figures there")
     return parser
 
@@ -134,11 +153,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
     option_names: list[str] = []
     add("--depth", type=_number_or_text, help='levels of recursion, or "auto"')
-    add("--scheme", type=_scheme, help='name, "auto", or a comma-separated name for each level, outermost first')
+    add("--scheme", help='name, "auto", or .json or .npz file; with commas, one for each level, outermost first')
     add("--accuracy", help='"balanced", "componentwise" or "normwise"')
     add("--max-error", type=float, help="largest error allowed, relative to K·max|A|·max|B|")
     add("--workspace-limit", type=_number_or_text, help='extra memory allowed: bytes, or "256 MiB"')
-    add("--threads", type=int)
+    add("--threads", type=int, help="of the engine; NumPy's BLAS has settings of its own")
     add("--executor", help='"auto", "numpy" or "cpu"')
     add("--leaf", help='"auto", "simd" or "portable"')
     add("--reproducible", action="store_true", help="the same bits on every run")
@@ -146,7 +165,10 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name) for name in arguments.option_names if hasattr(arguments, name)}
+    given = {name: getattr(arguments, name) for name in arguments.option_names if hasattr(arguments, name)}
+    if "scheme" in given:
+        given["scheme"] = _scheme(given["scheme"])
+    return given
 
 
 def _number_or_text(text: str) -> int | str:
@@ -157,8 +179,15 @@ def _number_or_text(text: str) -> int | str:
 
 
 def _scheme(text: str) -> str | tuple[str, ...]:
-    names = [name.strip() for name in re.split(r",(?![^<]*>)", text)]  # a name may be "<2,2,3;11>"
-    return names[0] if len(names) == 1 else tuple(names)
+    """The option's value; schemes in files are registered."""
+    from . import schemes
+    from .options import split_names
+
+    def known(name: str) -> str:
+        return schemes.register(name).name if name.lower().endswith((".json", ".npz")) else name
+
+    names = split_names(text)
+    return known(names) if isinstance(names, str) else tuple(map(known, names))
 
 
 def _info(_arguments: argparse.Namespace) -> int:
@@ -168,10 +197,11 @@ def _info(_arguments: argparse.Namespace) -> int:
     return DONE
 
 
-def _schemes(_arguments: argparse.Namespace) -> int:
+def _schemes(arguments: argparse.Namespace) -> int:
     from . import schemes
+    from .algorithms.table import schemes_text
 
-    print(schemes)
+    print(schemes_text(list(schemes.values()), long=arguments.long or not sys.stdout.isatty()))
     return DONE
 
 
@@ -198,9 +228,15 @@ def _matmul(arguments: argparse.Namespace) -> int:
             **_options(arguments),
         )
     seconds = time.perf_counter() - start
-    rate = f"{done.operations / seconds / 1e9:.4g} effective Gop/s"
+    unit = "Gop/s" if done.dtype.kind in "biu" else "GFLOP/s"
+    rate = f"{_digits(done.operations / seconds / 1e9)} effective {unit}"
     print(f"{arguments.output}: {done.dtype} {done.shape}, {seconds:.2f} s with reading and writing, {rate}")
     return DONE
+
+
+def _digits(rate: float) -> str:
+    """Three digits, as far as they are before the third decimal."""
+    return f"{rate:.{2 if rate < 10 else 1 if rate < 100 else 0}f}"
 
 
 def _demo(arguments: argparse.Namespace) -> int:

@@ -1,57 +1,26 @@
-"""The options of every product: names, rules, and where a value comes from.
+"""The options of every product and where their values come from; `config_context` says what each means.
 
 Precedence: argument of the call > `config_context` > `set_config` > ``FALCON_*`` environment > default.
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-import operator
 import os
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
+
+from .options import OPTIONS, check_name, checked, checked_options, closest
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One value for every option, checked; hashable. Make it with `resolve`.
-
-    Attributes
-    ----------
-    depth : "auto" or int
-        Levels of the scheme; 0 is the classical product.
-    scheme : "auto", str, Scheme or tuple of str and Scheme
-        Name in ``falcon_numba.schemes`` or a scheme; a tuple has one per level, outermost first.
-    accuracy : {"balanced", "componentwise", "normwise"}
-        Which error bound is promised.
-    max_error : float or None
-        Largest allowed error relative to K·max|A|·max|B|.
-    check : bool
-        Verify the result after the product.
-    workspace_limit : int or None
-        Bytes the engine may use beside the operands and the result.
-    threads : int or None
-        Threads of one product; None follows ``numba.get_num_threads()``.
-    executor : {"auto", "numpy", "cpu"}
-        Who computes: NumPy, or the package's engine for the CPU.
-    leaf : {"auto", "simd", "portable"}
-        Which micro-kernel the CPU engine runs.
-    arithmetic : {"auto", "native"}
-        The type the engine computes in; "native" is the operands' own.
-    device : {"auto", "cpu"}
-        Where the product runs.
-    tune : bool
-        Measure candidates at run time.
-    reproducible : bool
-        Forbid whatever may change the bits between runs or machines' vendor libraries.
-    """
+    """One value for every option, checked; hashable. Make it with `resolve`; `config_context` explains the options."""
 
     depth: str | int = "auto"
     scheme: Any = "auto"
@@ -68,197 +37,12 @@ class Settings:
     reproducible: bool = False
 
 
-# --- rules: each returns the value in its normal form or raises TypeError / ValueError with the rule ---------------
-
-
-def _choice(*valid: str, later: tuple[str, ...] = ()) -> Callable[[Any], str]:
-    rule = "must be one of " + ", ".join(map(repr, valid))
-
-    def check(value: Any) -> str:
-        if not isinstance(value, str):
-            raise TypeError(rule)
-        if value in later:
-            raise ValueError(f"is not implemented yet; {rule}")
-        if value not in valid:
-            raise ValueError(rule + _did_you_mean(value, valid))
-        return value
-
-    return check
-
-
-def _flag(*, implemented: bool = True) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
-        if not (isinstance(value, bool) or type(value).__name__ == "bool"):  # NumPy's bool is no subclass
-            raise TypeError("must be True or False")
-        if value and not implemented:
-            raise ValueError("is not implemented yet; must be False")
-        return bool(value)
-
-    return check
-
-
-def _whole(value: Any, least: int, rule: str) -> int:
-    try:
-        if type(value).__name__ == "bool":
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(rule) from None
-    if number < least:
-        raise ValueError(rule)
-    return number
-
-
-def _depth(value: Any) -> str | int:
-    rule = "must be 'auto' or an integer >= 0"
-    if isinstance(value, str):
-        if value != "auto":
-            raise ValueError(rule)
-        return value
-    return _whole(value, 0, rule)
-
-
-def _threads(value: Any) -> int | None:
-    return None if value is None else _whole(value, 1, "must be None or an integer >= 1")
-
-
-def _scheme(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        if not value:
-            raise ValueError("a tuple of schemes needs one scheme per level; depth=0 asks for the classical product")
-        return tuple(_one_scheme(item) for item in value)
-    return value if isinstance(value, str) and value == "auto" else _one_scheme(value)
-
-
-def _one_scheme(value: Any) -> Any:
-    from .algorithms.catalog import schemes  # here, so that a program that names no scheme never loads the catalogue
-    from .algorithms.scheme import Scheme
-
-    if isinstance(value, Scheme):
-        return value
-    if not isinstance(value, str):
-        raise TypeError("must be 'auto', a scheme's name, a Scheme, or a tuple of names and Schemes")
-    try:
-        schemes[value]
-    except KeyError:
-        hint = _did_you_mean(value, list(schemes)) or "; print(falcon_numba.schemes) lists the names"
-        raise ValueError(f"no scheme is called {value!r}{hint}") from None
-    return value
-
-
-def _max_error(value: Any) -> float | None:
-    rule = "must be None or a finite number > 0"
-    if value is None:
-        return None
-    if isinstance(value, (str, bytes)) or type(value).__name__ == "bool":
-        raise TypeError(rule)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(rule) from None
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(rule)
-    return number
-
-
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
-_UNITS |= {"ki": 1024, "mi": 1024**2, "gi": 1024**3, "ti": 1024**4}
-
-
-def _workspace_limit(value: Any) -> int | None:
-    rule = "must be None, a number of bytes >= 0, or text such as '256 MiB'"
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        return _whole(value, 0, rule)
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", value.lower())
-    if match is None or match[2] not in _UNITS:
-        raise ValueError(rule)
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _yes_no(text: str) -> Any:
-    return {
-        "1": True,
-        "true": True,
-        "yes": True,
-        "on": True,
-        "0": False,
-        "false": False,
-        "no": False,
-        "off": False,
-    }.get(text.lower(), text)
-
-
-def _number(kind: type) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        if text.lower() == "none":
-            return None
-        try:
-            return kind(text)
-        except ValueError:
-            return text  # the option's rule says what is wrong, or knows the word
-
-    return parse
-
-
-def _names(text: str) -> Any:
-    names = [name.strip() for name in text.split(",")]
-    return names[0] if len(names) == 1 else tuple(names)
-
-
-class _Option(NamedTuple):
-    check: Callable[[Any], Any]
-    parse: Callable[[str], Any]  # text of the environment variable -> value for `check`
-
-
-_OPTIONS: dict[str, _Option] = {
-    "depth": _Option(_depth, _number(int)),
-    "scheme": _Option(_scheme, _names),
-    "accuracy": _Option(_choice("balanced", "componentwise", "normwise", later=("estimated",)), str),
-    "max_error": _Option(_max_error, _number(float)),
-    "check": _Option(_flag(implemented=False), _yes_no),
-    "workspace_limit": _Option(_workspace_limit, _number(int)),
-    "threads": _Option(_threads, _number(int)),
-    "executor": _Option(_choice("auto", "numpy", "cpu", later=("cuda", "vendor")), str),
-    "leaf": _Option(_choice("auto", "simd", "portable"), str),
-    "arithmetic": _Option(_choice("auto", "native"), str),
-    "device": _Option(_choice("auto", "cpu", later=("cuda",)), str),
-    "tune": _Option(_flag(implemented=False), _yes_no),
-    "reproducible": _Option(_flag(), _yes_no),
-}
-
-
-def _did_you_mean(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def _checked(name: str, value: Any, shown: str | None = None) -> Any:
-    """`value` in its normal form; the error names the option or, where given, what `shown` says."""
-    try:
-        return _OPTIONS[name].check(value)
-    except (TypeError, ValueError) as error:
-        # From the environment every fault is one of value: the text is always a str.
-        kind = ValueError if shown else type(error)
-        raise kind(f"{shown or f'{name}={value!r}'}: {error}") from None
-
-
-def _checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    for name in options:
-        if name not in _OPTIONS:
-            known = ", ".join(_OPTIONS)
-            raise TypeError(f"unknown option {name!r}{_did_you_mean(name, list(_OPTIONS))} (options: {known})")
-    return {name: _checked(name, value) for name, value in options.items()}
-
-
-# --- state ---------------------------------------------------------------------------------------------------------
-
 _DEFAULT = Settings()
 _lock = threading.Lock()
 _variables: dict[str, Any] | None = None  # what the environment said; None until first use
 _process: dict[str, Any] = {}  # what set_config said
 _base: Settings | None = None  # both together; None until next use
+_OTHER_VARIABLES = ("FALCON_CACHE_DIR",)
 _scope: ContextVar[dict[str, Any] | None] = ContextVar("falcon_numba.config", default=None)
 
 
@@ -268,17 +52,50 @@ def _variable(name: str) -> str:
 
 def _environment() -> dict[str, Any]:
     found = {}
-    for name, option in _OPTIONS.items():
+    for name, option in OPTIONS.items():
         text = os.environ.get(_variable(name), "").strip()
         if text:
-            found[name] = _checked(name, option.parse(text), shown=f"environment variable {_variable(name)}={text!r}")
+            found[name] = checked(name, option.parse(text), shown=f"environment variable {_variable(name)}={text!r}")
+    _warn_of_unknown_variables()
     return found
+
+
+def _warn_of_unknown_variables() -> None:
+    known = {*map(_variable, OPTIONS), *_OTHER_VARIABLES}
+    unknown = sorted(name for name in os.environ if name.startswith("FALCON_") and name not in known)
+    if unknown:
+        hints = ((name, closest(name, known)) for name in unknown)
+        names = ", ".join(f"{name} (did you mean {close}?)" if close else name for name, close in hints)
+        warnings.warn(f"falcon_numba ignores unknown environment variables: {names}", stacklevel=2)
+
+
+def _displaced(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """What `upper` takes back of `lower`: the depth or scheme that contradicts one of its options counts as "auto"."""
+    depth, scheme = (None if name in upper else lower.get(name) for name in ("depth", "scheme"))
+    levels = len(scheme) if isinstance(scheme, tuple) else None
+    classical = upper.get("accuracy") == "componentwise" or upper.get("executor") == "numpy"
+    displaced = {}
+    if levels is not None and (classical or upper.get("depth", "auto") not in ("auto", levels)):
+        displaced["scheme"] = "auto"
+    new = upper.get("scheme")
+    if depth not in (None, "auto") and ((classical and depth) or (isinstance(new, tuple) and len(new) != depth)):
+        displaced["depth"] = "auto"
+    return displaced
+
+
+def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    return {**lower, **upper, **_displaced(lower, upper)}
+
+
+def _apply(base: Settings, options: Mapping[str, Any]) -> Settings:
+    given = checked_options(options)
+    return replace(base, **given, **_displaced({"depth": base.depth, "scheme": base.scheme}, given))
 
 
 @lru_cache(maxsize=1024)
 def _merged(base: Settings, items: tuple[tuple[str, Any], ...], types: tuple[type, ...]) -> Settings:
     # `types` keeps depth=True from finding the entry of depth=1.
-    return replace(base, **_checked_options(dict(items)))
+    return _apply(base, dict(items))
 
 
 def _with(base: Settings, options: Mapping[str, Any]) -> Settings:
@@ -286,7 +103,7 @@ def _with(base: Settings, options: Mapping[str, Any]) -> Settings:
     try:
         hash(items)
     except TypeError:  # a list of schemes, or a value that its rule will refuse
-        return replace(base, **_checked_options(options))
+        return _apply(base, options)
     return _merged(base, items, tuple(map(type, options.values())))
 
 
@@ -295,7 +112,7 @@ def _combine() -> Settings:
     with _lock:
         if _variables is None:
             _variables = _environment()
-        found = {**_variables, **_process}
+        found = _over(_variables, _process)
         _base = replace(_DEFAULT, **found) if found else _DEFAULT
         return _base
 
@@ -327,33 +144,44 @@ def untouched() -> bool:
     return _base is _DEFAULT and not _scope.get()
 
 
-def set_config(*, reset: bool = False, **options: Any) -> None:
+def set_config(*, reset: bool | str | Collection[str] = False, **options: Any) -> None:
     """Set options for the whole process, all threads.
 
     Parameters
     ----------
-    reset : bool
-        Forget first what earlier calls set and read the environment afresh.
+    reset : bool, str or collection of str
+        Forget first what earlier calls set: of the options named, or, with True, of all; True also reads the
+        environment afresh. An option forgotten has the value of its environment variable or its default again.
     **options
-        See `Settings`.
+        See `falcon_numba.config_context`.
 
     Raises
     ------
     TypeError, ValueError
-        As `resolve`; then nothing has changed.
+        An unknown option, or a bad value; then nothing has changed.
+
+    Examples
+    --------
+    >>> import falcon_numba
+    >>> falcon_numba.set_config(depth=1, threads=1)
+    >>> falcon_numba.set_config(reset="depth")  # threads stays 1
+    >>> falcon_numba.set_config(reset=True)
     """
     global _base, _process, _variables
-    checked = _checked_options(options)
+    given = checked_options(options)
+    forgotten = set(OPTIONS if reset is True else [reset] if isinstance(reset, str) else reset or ())
+    for name in forgotten:
+        check_name(name)
     with _lock:
-        if reset:
+        if reset is True:
             _variables = None
-        _process = checked if reset else {**_process, **checked}
+        _process = _over({name: value for name, value in _process.items() if name not in forgotten}, given)
         _base = None
 
 
 @contextmanager
 def _scoped(options: dict[str, Any]) -> Iterator[None]:
-    token = _scope.set({**(_scope.get() or {}), **options})
+    token = _scope.set(_over(_scope.get() or {}, options))
     try:
         yield
     finally:
@@ -363,20 +191,61 @@ def _scoped(options: dict[str, Any]) -> Iterator[None]:
 def config_context(**options: Any) -> Any:
     """Set options inside a ``with`` block or a decorated function; blocks nest, the innermost wins.
 
-    Other threads and other asyncio tasks keep their own options.
+    Every option below is also an argument of `gemm`, `matmul`, `plan`, `plan_for` and `set_config`, and an environment
+    variable, ``FALCON_DEPTH`` for `depth` and so on (a tuple is written with commas, ``FALCON_SCHEME=strassen,hk223``).
+    Precedence: argument of the call > `config_context` > `set_config` > environment > default. A depth or scheme that
+    contradicts an option of higher precedence counts as "auto". Other threads and other asyncio tasks keep their own
+    contexts.
+
+    Parameters
+    ----------
+    depth : "auto" or int >= 0, default "auto"
+        Levels of recursion; 0 is the classical product. "auto": as many as pay for the shape and keep every promise.
+    scheme : "auto", str, Scheme, or tuple of str and Scheme, default "auto"
+        The algorithm: a name that `falcon_numba.schemes` understands, or a scheme, for all levels; a tuple has one for
+        each level, outermost first, and so decides the depth. "auto" leaves the choice to the library.
+    accuracy : {"balanced", "componentwise", "normwise"}, default "balanced"
+        The error bound that is promised, see README, "Accuracy". "balanced": relative to the largest magnitudes in the
+        row of A and the column of B, by scaling with powers of two where these differ; "normwise": relative to
+        max|A|·max|B|, without scaling; "componentwise": relative to (|A||B|)_ij, which only depth 0 keeps.
+    max_error : None or number > 0, default None
+        Largest proven error allowed, relative to K·max|A|·max|B|: "auto" takes the deepest plan that pays whose bound
+        meets it, and a product that can't meet it raises ValueError. None: no limit.
+    workspace_limit : None, int >= 0 (bytes) or str such as "256 MiB", default None
+        Memory that the engine may use beside operands and result. None: a limit of its own choice. The units are B,
+        kB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024).
+    threads : None or int >= 1, default None
+        Threads of one product on the engine; None follows `numba.get_num_threads`. Without effect where NumPy
+        computes: its BLAS has a setting of its own, such as ``OPENBLAS_NUM_THREADS``.
+    executor : {"auto", "numpy", "cpu"}, default "auto"
+        Who computes: NumPy's BLAS, this library's engine for the CPU, or whichever is faster. "cuda" and "vendor" are
+        planned.
+    leaf : {"auto", "simd", "portable"}, default "auto"
+        The engine's micro-kernel: explicit vector instructions (also "auto"), or plain loops that any LLVM compiles.
+    reproducible : bool, default False
+        Forbid whatever could change the bits between runs: float32 and float64 then always run on the engine.
+    arithmetic : {"auto", "native"}, default "auto"
+        The type that the engine computes in; so far always the operands' own ("native").
+    device : {"auto", "cpu"}, default "auto"
+        Where the product runs; so far always on the CPU. "cuda" is planned.
+    check : False
+        Verify results after the product: planned, True is refused so far.
+    tune : False
+        Measure candidate plans at run time: planned, True is refused so far.
 
     Raises
     ------
     TypeError, ValueError
-        As `resolve`, when the context is made.
+        An unknown option, or a bad value, when the context is made; ValueError for a bad ``FALCON_*`` variable.
 
     Examples
     --------
-    >>> with config_context(depth=0):
-    ...     print(resolve().depth)
-    0
+    >>> import falcon_numba
+    >>> with falcon_numba.config_context(scheme="winograd", depth=1):
+    ...     print(falcon_numba.plan_for(512, 512, 512).scheme)
+    winograd
     """
-    return _scoped(_checked_options(options))
+    return _scoped(checked_options(options))
 
 
 class ConfigReport(tuple[tuple[str, Any, str], ...]):
@@ -394,12 +263,15 @@ class ConfigReport(tuple[tuple[str, Any, str], ...]):
 
 def show_config() -> ConfigReport:
     """Every option, its value here, and where that value came from."""
-    settings, scope, environment = active(), _scope.get() or {}, _variables or {}
+    settings, environment = active(), _variables or {}
+    process = {**_process, **_displaced(environment, _process)}
+    scope = _scope.get() or {}
+    scope = {**scope, **_displaced(_over(environment, _process), scope)}
 
     def source(name: str) -> str:
         if name in scope:
             return "config_context"
-        if name in _process:
+        if name in process:
             return "set_config"
         return f"environment ({_variable(name)})" if name in environment else "default"
 

@@ -38,13 +38,18 @@ def open_npy(path: str | os.PathLike[str]) -> np.ndarray:
     ------
     ValueError
         When it is something else: another format, cut short, or Python objects (reading those runs code from the file).
+    TypeError
+        When its dtype is no number: text, dates, records.
     OSError
         When it can't be read.
     """
     try:
-        return np.lib.format.open_memmap(path, mode="r")
+        array = np.lib.format.open_memmap(path, mode="r")
     except ValueError as error:
         raise ValueError(f"{os.fspath(path)} is not a usable .npy file: {error}") from error
+    if array.dtype.kind not in "biufc":
+        raise TypeError(f"{os.fspath(path)} holds {array.dtype}, which has no matrix product")
+    return array
 
 
 def multiply_files(
@@ -58,6 +63,9 @@ def multiply_files(
     **options: Any,
 ) -> FileProduct:
     """Write the product of two ``.npy`` files to a third, a panel of rows at a time, by `falcon_numba.matmul`.
+
+    A float16 result is computed in float32 (float64 where an input is wider) and rounded once, as `gemm` does it:
+    NumPy's float16 product is slow, and rounds after every operation.
 
     The panels depend on shapes and dtype only, so the same files give the same bits whether anybody watches or not.
     The product grows in a hidden file beside the target that takes the target's name when it is complete and on disk;
@@ -73,7 +81,7 @@ def multiply_files(
     force : bool
         Replace an existing file (never anything but a regular file).
     dtype : dtype, optional
-        As in `numpy.matmul`, for example int32 for the exact product of int8 files.
+        Of the result, for example int32 for the exact product of int8 files. Inputs cast to it as in `numpy.matmul`.
     report : callable, optional
         Called with (rows done, rows in all) after every panel; of a batch, the first axis counts as rows.
     **options
@@ -82,7 +90,8 @@ def multiply_files(
     Raises
     ------
     ValueError, TypeError
-        Shapes that don't fit, dtypes `numpy.matmul` refuses, files that aren't ``.npy``, options out of range.
+        Shapes that don't fit, dtypes `numpy.matmul` refuses, files that aren't ``.npy`` (these name the files); options
+        out of range.
     FileExistsError
         `out_path` exists and `force` is false, or it is not a regular file.
     OSError
@@ -91,9 +100,17 @@ def multiply_files(
     target = Path(os.path.realpath(out_path))
     _check_target(target, force)
     a, b = open_npy(a_path), open_npy(b_path)
-    shape = _product_shape(a.shape, b.shape)
-    ones = (np.ones((1, 1), a.dtype), np.ones((1, 1), b.dtype))
-    result = np.matmul(*ones, dtype=dtype).dtype  # NumPy's rule for the result, or its complaint
+    names = f"{os.fspath(a_path)} {a.shape} {a.dtype} and {os.fspath(b_path)} {b.shape} {b.dtype}"
+    dtype = None if dtype is None else np.dtype(dtype)
+    try:
+        shape = _product_shape(a.shape, b.shape)
+        ones = (np.ones((1, 1), a.dtype), np.ones((1, 1), b.dtype))
+        result = np.matmul(*ones, dtype=dtype).dtype  # NumPy's rule for the result, or its complaint
+    except (ValueError, TypeError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError  # NumPy's own classes take other arguments
+        raise kind(f"{names}: {error}") from None
+    if result == np.float16:
+        dtype = np.result_type(a, b, np.float32)
     _write_npy(target, force, result, shape, lambda c: _multiply(a, b, c, dtype, report, options))
     return FileProduct(target, result, shape, 2 * math.prod(shape) * a.shape[-1])
 
@@ -101,14 +118,14 @@ def multiply_files(
 def _product_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of ``matmul`` of arrays of shapes `a` and `b`; ValueError where they don't fit."""
     if not a or not b:
-        raise ValueError(f"matrix multiplication needs at least one dimension: shapes {a} and {b}")
+        raise ValueError("matrix multiplication needs at least one dimension")
     inner = b[-2] if len(b) > 1 else b[0]
     if a[-1] != inner:
-        raise ValueError(f"inner sizes differ: {a[-1]} of shape {a} and {inner} of shape {b}")
+        raise ValueError(f"inner sizes differ, {a[-1]} and {inner}")
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:
-        raise ValueError(f"leading dimensions don't broadcast: shapes {a} and {b}") from None
+        raise ValueError("leading dimensions don't broadcast") from None
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
@@ -120,25 +137,33 @@ def _multiply(
     report: Callable[[int, int], None] | None,
     options: dict[str, Any],
 ) -> None:
-    """Fill `c` panel by panel along its first axis."""
+    """Fill `c` panel by panel along its first axis; a `dtype` other than c's is computed in and rounded once."""
     from . import matmul
 
-    panels = list(_panels(a, b, c))
+    def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        if dtype is None or dtype == c.dtype:
+            matmul(a, b, out=c, dtype=dtype, **options)
+        else:
+            wide = np.empty(c.shape, dtype)
+            matmul(a, b, out=wide, dtype=dtype, **options)
+            c[...] = wide
+
+    panels = list(_panels(a, b, c, c.dtype if dtype is None else dtype))
     if len(panels) == 1:
-        matmul(a, b, out=c, dtype=dtype, **options)
+        product(a, b, c)
         return
     if c.ndim > 2:
         # Broadcasting to the full rank gives both operands the first axis that the panels cut; nothing is copied.
         a = np.broadcast_to(a, (*c.shape[:-2], *a.shape[-2:]))
         b = np.broadcast_to(b, (*c.shape[:-2], *b.shape[-2:]))
     for rows in panels:
-        matmul(a[rows], b[rows] if c.ndim > 2 else b, out=c[rows], dtype=dtype, **options)
+        product(a[rows], b[rows] if c.ndim > 2 else b, c[rows])
         if report is not None:
             report(rows.stop, c.shape[0])
 
 
-def _panels(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Iterator[slice]:
-    """Cut the first axis of `c` into equal panels: rows of a matrix, or products of a batch.
+def _panels(a: np.ndarray, b: np.ndarray, c: np.ndarray, dtype: np.dtype) -> Iterator[slice]:
+    """Cut the first axis of `c`, computed in `dtype`, into equal panels: rows of a matrix, or products of a batch.
 
     A vector on one side of a batch, and a vector times anything, are one panel: they are little work.
     """
@@ -146,8 +171,8 @@ def _panels(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Iterator[slice]:
     count = 1
     if c.size and ((a.ndim == 2 and b.ndim <= 2) or (c.ndim > 2 and min(a.ndim, b.ndim) > 1)):
         work = 2 * c.size * a.shape[-1]
-        least = 1 if c.ndim > 2 else _PANEL_ROWS.get(c.dtype.name, _PANEL_ROWS_OTHER)
-        count = max(1, min(length // least, int(work / _PANEL_WORK.get(c.dtype.name, _PANEL_WORK_OTHER))))
+        least = 1 if c.ndim > 2 else _PANEL_ROWS.get(dtype.name, _PANEL_ROWS_OTHER)
+        count = max(1, min(length // least, int(work / _PANEL_WORK.get(dtype.name, _PANEL_WORK_OTHER))))
     for index in range(count):
         yield slice(length * index // count, length * (index + 1) // count)
 

@@ -8,7 +8,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from .decision.hardware import hardware
@@ -22,7 +21,7 @@ def describe() -> str:
     sections = [
         ("CPU", _cpu()),
         ("Threads", [("Numba would use", *_try(_threads))]),
-        ("GPU", [("devices", *_try(_gpu))]),
+        ("GPU", [("devices", *_try(_gpu)), ("executor", "none yet: every product runs on the CPU", "")]),
         ("Versions", _versions()),
         ("Compiled code", [("cache folder", *_try(_cache_folder))]),
         ("Options", _options()),

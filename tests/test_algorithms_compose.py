@@ -205,3 +205,17 @@ def test_flatten_fractions():
     whole = flatten((schemes["strassen"], schemes["strassen"]))
     for letter in "UVW":  # powers of two are moved to where they cancel
         assert (getattr(flat, letter).coef == getattr(whole, letter).coef).all()
+
+
+def test_names_stand_for_schemes():
+    assert compose("strassen", "hk223") == schemes["strassen*hk223"]
+    assert compose(schemes["strassen"], "<2,2,3>") == schemes["strassen*hk223"]
+    assert power("strassen", 2) == power(schemes["strassen"], 2)
+    assert direct_sum("strassen", "strassen", "n") == direct_sum(schemes["strassen"], schemes["strassen"], "n")
+    with pytest.raises(ValueError, match="did you mean 'strassen'"):
+        compose("strasen")
+    for bad in (7, schemes["strassen"].U):
+        with pytest.raises(
+            TypeError, match=f"a scheme is a Scheme or a name in the catalogue, got {type(bad).__name__}"
+        ):
+            compose("strassen", bad)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import zipfile
 from fractions import Fraction
 
 import numpy as np
@@ -22,7 +24,7 @@ from falcon_numba.algorithms import (
     save_scheme,
     schemes,
 )
-from falcon_numba.algorithms.table import formulas
+from falcon_numba.algorithms.table import HEADINGS, LEGEND, formulas, schemes_text
 
 FORMATS = {
     "classical": "⟨1,1,1;1⟩",
@@ -132,7 +134,7 @@ def test_resolve_scheme():
         resolve_scheme("nothing")
     with pytest.raises(SchemeError):
         resolve_scheme(Scheme("bad", s.U, s.V, -s.W))
-    with pytest.raises(TypeError, match="7"):
+    with pytest.raises(TypeError, match="got int"):
         resolve_scheme(7)
 
 
@@ -215,14 +217,33 @@ def test_register_refuses_other_things(catalogue):
         catalogue.register("nowhere.json")
 
 
+@pytest.mark.parametrize("file", ["x.json", "x.npz", "X.NPZ"])
 @pytest.mark.parametrize("name", [*FORMATS, "fractions"])
-def test_save_and_load(name, tmp_path):
+def test_save_and_load(name, file, tmp_path):
     s = schemes["strassen"]
     scheme = Scheme(name, s.U * Fraction(-1, 3), s.V, s.W * -3, "é") if name == "fractions" else schemes[name]
-    save_scheme(scheme, tmp_path / "x.json")
-    back = load_scheme(tmp_path / "x.json")
+    save_scheme(scheme, tmp_path / file)
+    back = load_scheme(tmp_path / file)
     assert back == scheme
+    assert zipfile.is_zipfile(tmp_path / file) == file.lower().endswith("npz")
+    assert [path.name for path in tmp_path.iterdir()] == [file]
     assert (back.source, back.evaluation_order) == (scheme.source, scheme.evaluation_order)
+
+
+def test_the_name_of_a_file_says_its_format(tmp_path):
+    for name in ("x.txt", "x", "x.npy", "json"):
+        with pytest.raises(SchemeError, match=r"ends in \.json or \.npz"):
+            save_scheme(schemes["strassen"], tmp_path / name)
+        (tmp_path / name).write_text("{}")
+        with pytest.raises(SchemeError, match=r"ends in \.json or \.npz"):
+            load_scheme(tmp_path / name)
+
+
+def test_save_scheme_takes_a_name(tmp_path):
+    save_scheme("winograd", tmp_path / "w.npz")
+    assert load_scheme(tmp_path / "w.npz") == schemes["winograd"]
+    with pytest.raises(TypeError, match="got ndarray"):
+        save_scheme(schemes["winograd"].U, tmp_path / "u.npz")
 
 
 def test_decimals_in_files_are_exact(tmp_path):
@@ -274,12 +295,17 @@ def test_bad_npz_files_are_refused(tmp_path):
 
 def test_print_shows_a_table():
     lines = str(schemes).splitlines()
-    assert len(lines) == 2 + len(schemes)
+    assert len(lines) == 3 + len(schemes) + len(LEGEND)
     cells = {line.split("│")[0].strip(): [c.strip() for c in line.split("│")] for line in lines}
+    for word in ("classical", "speed-up", "ω", "non-zeros", "additions", "CSE", "e", "γ"):
+        assert re.search(rf"(^|; ){word}: ", "\n".join(LEGEND), re.MULTILINE) and word in HEADINGS
     assert cells["strassen"][1:10] == ["⟨2,2,2;7⟩", "8", "1.143", "2.8074", "36", "18", "18", "12", "14.83"]
     assert cells["winograd"][5:10] == ["42", "24", "15", "18", "17.85"]
     assert cells["strassen"][10].startswith("V. Strassen")
     assert max(map(len, lines)) < 180
+    assert "…" in str(schemes)
+    whole = schemes_text(list(schemes.values()), long=True)
+    assert "…" not in whole and all(scheme.source in whole for scheme in schemes.values())
     assert "strassen" in repr(schemes)
 
 

@@ -42,7 +42,7 @@ def test_matmul(files, capsys):
     assert cli.main(["matmul", *inputs, "-o", output]) == 0
     np.testing.assert_array_equal(np.load(output), expected)
     streams = capsys.readouterr()
-    assert "float32 (30, 10)" in streams.out and output in streams.out
+    assert "float32 (30, 10)" in streams.out and output in streams.out and "effective GFLOP/s" in streams.out
     assert streams.err == ""  # no progress where stderr is no terminal
 
 
@@ -72,6 +72,37 @@ def test_matmul_passes_options_on(files, monkeypatch):
     seen.clear()
     assert cli.main(["matmul", *inputs, "-o", output, "--force"]) == 0
     assert seen == {"dtype": None}  # an option that isn't given stays the library's
+
+
+@pytest.mark.parametrize(("rate", "text"), [(1234.5, "1234"), (123.45, "123"), (12.34, "12.3"), (1e-6, "0.00")])
+def test_digits(rate, text):
+    assert cli._digits(rate) == text
+
+
+def test_matmul_of_integers_counts_operations(files, capsys):
+    inputs, output, _ = files
+    for name in inputs:
+        np.save(name, np.ones((4, 4), np.int8))
+    assert cli.main(["matmul", *inputs, "-o", output, "--dtype", "int32"]) == 0
+    assert "effective Gop/s" in capsys.readouterr().out
+
+
+def test_schemes_in_files_are_registered(files, capsys, tmp_path):
+    inputs, output, expected = files
+    strassen = falcon_numba.schemes["strassen"]
+    falcon_numba.save_scheme(strassen.renamed("cli-one"), tmp_path / "one.json")
+    falcon_numba.save_scheme(strassen.renamed("cli-two"), tmp_path / "two.npz")
+    scheme = f"{tmp_path / 'one.json'},{tmp_path / 'two.npz'}"
+    assert cli.main(["matmul", *inputs, "-o", output, "--scheme", scheme]) == 0
+    np.testing.assert_array_equal(np.load(output), expected)
+    assert falcon_numba.schemes["cli-one"] == strassen.renamed("cli-one")
+    assert cli.main(["plan", "400", "400", "400", "--scheme", str(tmp_path / "two.npz"), "--depth", "2"]) == 0
+    assert "cli-two" in capsys.readouterr().out
+    (tmp_path / "bad.json").write_text("{")
+    for name, word in (("bad.json", "not JSON"), ("none.npz", "No such file")):
+        assert cli.main(["plan", "8", "8", "8", "--scheme", str(tmp_path / name)]) == 2
+        error = one_error_line(capsys.readouterr().err)
+        assert name in error and word in error
 
 
 def test_matmul_existing_output(files, capsys):
@@ -209,9 +240,24 @@ def test_plan_prints_the_plan(capsys):
     assert capsys.readouterr().out == f"{expected}\n"
 
 
-def test_schemes_prints_the_catalogue(capsys):
-    assert cli.main(["schemes"]) == 0
-    assert "strassen" in capsys.readouterr().out
+def test_plan_has_the_librarys_default_dtype(capsys):
+    assert cli.main(["plan", "300", "200", "100"]) == 0
+    assert capsys.readouterr().out == f"{falcon_numba.plan_for(300, 200, 100)}\n"
+
+
+@pytest.mark.parametrize(
+    ("terminal", "arguments", "cut"), [(True, [], True), (True, ["--long"], False), (False, [], False)]
+)
+def test_schemes_prints_the_catalogue(capsys, monkeypatch, terminal, arguments, cut):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    assert cli.main(["schemes", *arguments]) == 0
+    text = capsys.readouterr().out
+    assert "strassen" in text and "CSE: " in text and ("…" in text) == cut
+
+
+def test_an_unknown_scheme_points_to_the_command(capsys):
+    assert cli.main(["plan", "8", "8", "8", "--scheme", "no-such-scheme"]) == 2
+    assert "`falcon-numba schemes`" in one_error_line(capsys.readouterr().err)
 
 
 def test_info(capsys, monkeypatch):
@@ -227,6 +273,23 @@ def test_info_reports_on_broken_installations(capsys, monkeypatch):
     monkeypatch.setattr(sysinfo, "_driver_devices", lambda: 1 / 0)
     assert cli.main(["info"]) == 0
     assert "unavailable (ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_info_says_that_no_gpu_computes(capsys):
+    assert cli.main(["info"]) == 0
+    assert "none yet: every product runs on the CPU" in capsys.readouterr().out
+
+
+def test_a_misspelt_variable_is_a_warning_in_one_line():
+    run = subprocess.run(
+        [sys.executable, "-m", "falcon_numba", "plan", "8", "8", "8"],
+        env={**ENVIRONMENT, "FALCON_SCHEMA": "strassen"},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+    )
+    assert run.returncode == 0 and run.stderr.count("\n") == 1
+    assert run.stderr.startswith("falcon-numba: warning: ") and "did you mean FALCON_SCHEME?" in run.stderr
 
 
 def test_info_names_a_bad_variable():
@@ -285,7 +348,8 @@ def tiny_demo(monkeypatch):
 
 
 def test_demo(tiny_demo, capsys, tmp_path):
-    assert cli.main(["demo", "--quick", "--json", str(tmp_path / "demo.json")]) == 0
+    with falcon_numba.config_context(executor="cpu"):
+        assert cli.main(["demo", "--quick", "--json", str(tmp_path / "demo.json")]) == 0
     streams = capsys.readouterr()
     assert "24×56×1200" in streams.out and "one layer" in streams.out and "NumPy" in streams.out
     assert "compiling" in streams.err and "down" in streams.err
@@ -296,6 +360,34 @@ def test_demo(tiny_demo, capsys, tmp_path):
         record["layer"]["numpy_seconds"] / record["layer"]["falcon_seconds"]
     )
     assert record["verdict"] in streams.out.replace("\n\n", "\n")
+
+
+def test_demo_of_numpy_alone_makes_no_claim_and_compiles_nothing(tiny_demo, capsys, monkeypatch):
+    assert cli.main(["demo", "--quick"]) == 0
+    streams = capsys.readouterr()
+    assert "says nothing about falcon_numba's speed" in streams.out and "fast" not in streams.out
+    assert "compiling" not in streams.err
+
+
+@pytest.mark.parametrize("tokens", [demo.TOKENS, demo.QUICK_TOKENS])
+def test_the_demo_measures_the_engine(tokens):
+    products = demo.PRODUCTS if tokens == demo.TOKENS else demo.PRODUCTS[: demo.QUICK_PRODUCTS]
+    for _, K, N, _ in products:
+        assert falcon_numba.plan_for(tokens, N, K, "float32").executor == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"executor": "numpy"}, "numpy"),
+        ({"depth": 0, "executor": "cpu"}, "classical"),
+        ({"depth": 1}, "strassen"),
+        ({"depth": 2}, "strassen×2"),
+        ({"scheme": ("strassen", "winograd")}, "strassen*winograd"),
+    ],
+)
+def test_plan_word(options, word):
+    assert demo.plan_word(falcon_numba.plan_for(500, 500, 500, **options)) == word
 
 
 def test_demo_folder_of_json_is_checked_first(capsys, tmp_path):
@@ -318,17 +410,26 @@ def test_demo_does_not_praise_a_wrong_product(tiny_demo, capsys, monkeypatch, fa
     assert "WRONG RESULT" in text and "times as fast" not in text
 
 
-def row(numpy_seconds: float, falcon_seconds: float) -> demo.Row:
-    return demo.Row("x", 10, 20, 30, 2, numpy_seconds, falcon_seconds, 1e-9, 2e-9, 1e-3, "classical", 3)
+def row(numpy_seconds: float, falcon_seconds: float, plan: str = "classical") -> demo.Row:
+    return demo.Row("x", 10, 20, 30, 2, numpy_seconds, falcon_seconds, 1e-9, 2e-9, 1e-3, plan, 3)
 
 
 @pytest.mark.parametrize(
     ("numpy_seconds", "words"),
-    [(1.25, "1.25 times as fast as NumPy"), (1.0, "equally fast"), (0.8, "slower than NumPy here, 0.80 times")],
+    [
+        *((1.25, "1.25 times as fast as NumPy"), (1.04, "1.04 times as fast as NumPy"), (1.029, "equally fast")),
+        *((1.0, "equally fast"), (0.971, "equally fast"), (0.8, "slower than NumPy here, 0.80 times")),
+    ],
 )
 def test_verdict_is_true(numpy_seconds, words):
     text = demo.verdict([row(numpy_seconds, 1.0)])
     assert words in text and "2.00 s" in text and f"NumPy {2 * numpy_seconds:.2f} s" in text
+
+
+def test_verdict_names_what_numpy_computed():
+    assert "x: left to NumPy" in demo.verdict([row(1.0, 0.5), row(1.0, 1.0, "numpy")])
+    assert "left to NumPy" not in demo.verdict([row(1.0, 0.5)])
+    assert "times as fast" not in demo.verdict([row(2.0, 1.0, "numpy")])
 
 
 def test_total_row_counts_every_product():

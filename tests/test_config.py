@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 import pickle
+import re
 import subprocess
 import sys
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
@@ -14,13 +17,14 @@ import pytest
 
 from falcon_numba import config
 from falcon_numba.algorithms.catalog import schemes
+from falcon_numba.api import plan_for
 from falcon_numba.config import Settings, config_context, resolve, set_config, show_config
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
     """No variable set; set_config and the environment read afresh before and after."""
-    for name in config._OPTIONS:
+    for name in config.OPTIONS:
         monkeypatch.delenv(config._variable(name), raising=False)
     set_config(reset=True)
     yield
@@ -93,9 +97,12 @@ BAD = [
     ("depth", 1.0, TypeError, "depth=1.0"),
     ("depth", "two", ValueError, "depth='two'"),
     ("depth", None, TypeError, "depth=None"),
-    ("scheme", "strasen", ValueError, "no scheme is called 'strasen'; did you mean 'strassen'"),
-    ("scheme", "qqqq", ValueError, "lists the names"),
-    ("scheme", ("strassen", "qqqq"), ValueError, "no scheme is called 'qqqq'"),
+    ("scheme", "strasen", ValueError, "scheme='strasen': unknown scheme 'strasen'; did you mean 'strassen'"),
+    ("scheme", "qqqq", ValueError, "command `falcon-numba schemes`"),
+    ("scheme", ("strassen", "qqqq"), ValueError, "unknown scheme 'qqqq'"),
+    ("scheme", "<4,4,4>", ValueError, "no scheme of format"),
+    ("scheme", "strassen, hk223", ValueError, r"are a tuple, scheme=\('strassen', 'hk223'\), not a text with commas"),
+    ("scheme", "mine.npz", ValueError, r"schemes\.register\('mine\.npz'\)"),
     ("scheme", (), ValueError, "one scheme per level"),
     ("scheme", ("strassen", 3), TypeError, "must be 'auto', a scheme's name"),
     ("scheme", None, TypeError, "scheme=None"),
@@ -116,12 +123,13 @@ BAD = [
     ("workspace_limit", "1 i", ValueError, "256 MiB"),
     ("threads", 0, ValueError, "threads=0: must be None or an integer >= 1"),
     ("threads", "all", TypeError, "threads='all'"),
+    ("executor", "gpu", ValueError, r"one of 'auto', 'numpy', 'cpu' \('cuda' and 'vendor' are planned\)$"),
     ("executor", "cuda", ValueError, "not implemented yet"),
     ("executor", "vendor", ValueError, "not implemented yet"),
     ("executor", "cpuu", ValueError, "did you mean 'cpu'"),
     ("leaf", "avx", ValueError, "leaf='avx'"),
     ("arithmetic", "int8", ValueError, "arithmetic='int8'"),
-    ("device", "cuda", ValueError, "not implemented yet"),
+    ("device", "cuda", ValueError, r"not implemented yet.*'cuda' is planned"),
     ("tune", True, ValueError, "not implemented yet"),
     ("reproducible", "yes", TypeError, "reproducible='yes'"),
 ]
@@ -174,6 +182,105 @@ def test_precedence(monkeypatch):
     assert source() == (1, "environment (FALCON_DEPTH)")
 
 
+TWO = ("strassen", "winograd")
+
+
+@pytest.mark.parametrize("entrance", ["set_config", "config_context", "call"])
+@pytest.mark.parametrize(
+    ("outer", "inner", "depth", "scheme"),
+    [
+        ({"scheme": TWO}, {"depth": 0}, 0, "auto"),
+        ({"scheme": TWO}, {"depth": 1}, 1, "auto"),
+        ({"scheme": TWO}, {"depth": 2}, 2, TWO),
+        ({"scheme": TWO}, {"depth": "auto"}, "auto", TWO),
+        ({"scheme": TWO}, {"threads": 1}, "auto", TWO),
+        ({"scheme": TWO}, {"depth": 1, "scheme": "winograd"}, 1, "winograd"),
+        ({"scheme": TWO}, {"accuracy": "componentwise"}, "auto", "auto"),
+        ({"scheme": TWO}, {"executor": "numpy"}, "auto", "auto"),
+        ({"depth": 1}, {"scheme": list(TWO)}, "auto", TWO),
+        ({"depth": 2}, {"scheme": TWO}, 2, TWO),
+        ({"depth": 1}, {"scheme": "winograd"}, 1, "winograd"),
+        ({"depth": 0}, {"accuracy": "componentwise"}, 0, "auto"),
+        ({"depth": 2}, {"accuracy": "componentwise"}, "auto", "auto"),
+        ({"depth": 2}, {"executor": "numpy"}, "auto", "auto"),
+    ],
+)
+def test_an_inner_option_wins_over_an_outer_one_that_contradicts_it(monkeypatch, entrance, outer, inner, depth, scheme):
+    for name, value in outer.items():
+        monkeypatch.setenv(f"FALCON_{name.upper()}", ",".join(value) if isinstance(value, tuple) else str(value))
+    set_config(reset=True)
+
+    def check(**options):
+        settings = resolve(**options)
+        assert (settings.depth, settings.scheme) == (depth, scheme)
+        plan_for(300, 300, 300, **options)  # refuses what contradicts itself
+
+    if entrance == "set_config":
+        set_config(**inner)
+        check()
+        monkeypatch.undo()
+        set_config(reset=True)
+        set_config(**outer)
+        set_config(**inner)
+        check()
+    elif entrance == "config_context":
+        with config_context(**inner):
+            check()
+            assert {name: value for name, value, _ in show_config()}["scheme"] == scheme
+        monkeypatch.undo()
+        set_config(reset=True)
+        with config_context(**outer), config_context(**inner):
+            check()
+    else:
+        check(**inner)
+
+
+def test_options_of_one_place_that_contradict_each_other_are_refused():
+    with pytest.raises(ValueError, match="depth=1 contradicts"):
+        plan_for(300, 300, 300, depth=1, scheme=TWO)
+
+
+def test_the_report_says_who_displaced_an_option(monkeypatch):
+    monkeypatch.setenv("FALCON_SCHEME", "strassen,winograd")
+    set_config(reset=True)
+    with config_context(depth=0):
+        assert ("scheme", "auto", "config_context") in show_config()
+    set_config(depth=1)
+    assert ("scheme", "auto", "set_config") in show_config()
+
+
+def test_set_config_forgets_single_options(monkeypatch):
+    monkeypatch.setenv("FALCON_DEPTH", "1")
+    set_config(reset=True)
+    set_config(depth=2, threads=3, leaf="portable")
+    set_config(reset="depth")
+    assert (resolve().depth, resolve().threads) == (1, 3)
+    set_config(reset=("threads", "leaf"), depth=0)
+    assert (resolve().depth, resolve().threads, resolve().leaf) == (0, None, "auto")
+    with pytest.raises(TypeError, match="unknown option 'thread'; did you mean 'threads'"):
+        set_config(reset="thread", depth=3)
+    assert resolve().depth == 0
+
+
+def test_config_context_documents_every_option():
+    text = config_context.__doc__
+    for name in config.OPTIONS:
+        assert re.search(rf"^    {name} : ", text, re.MULTILINE), name
+    assert doctest.testmod(config).failed == 0
+
+
+def test_arrays_in_an_error_are_named_by_their_shapes():
+    s = schemes["strassen"]
+    with pytest.raises(TypeError) as caught:
+        resolve(scheme=(s.U, s.V, s.W))
+    assert "scheme=(<array of shape (7, 2, 2)>, <array" in str(caught.value)
+    assert "falcon_numba.Scheme(name, U, V, W)" in str(caught.value)
+    for value in (s.U, s.U.tolist(), {"a": ["b" * 1000] * 100}):
+        with pytest.raises(TypeError) as caught:
+            resolve(scheme=value)
+        assert len(str(caught.value)) < 1000
+
+
 def test_context_ends_with_an_exception_and_decorates():
     with pytest.raises(RuntimeError), config_context(depth=1):
         raise RuntimeError
@@ -209,6 +316,8 @@ def test_threads_share_set_config_and_keep_their_contexts():
         ("DEPTH", " auto ", "auto"),
         ("SCHEME", "strassen", "strassen"),
         ("SCHEME", "strassen, winograd", ("strassen", "winograd")),
+        ("SCHEME", "<2,2,3;11>", "<2,2,3;11>"),
+        ("SCHEME", "⟨2,2,3;11⟩,strassen , <2,2,2>*hk223", ("⟨2,2,3;11⟩", "strassen", "<2,2,2>*hk223")),
         ("MAX_ERROR", "1e-3", 1e-3),
         ("MAX_ERROR", "none", None),
         ("WORKSPACE_LIMIT", "1 MiB", 2**20),
@@ -224,6 +333,9 @@ def test_threads_share_set_config_and_keep_their_contexts():
 def test_environment(monkeypatch, name, text, value):
     monkeypatch.setenv(f"FALCON_{name}", text)
     set_config(reset=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resolve()
     assert getattr(resolve(), name.lower()) == value
 
 
@@ -247,6 +359,17 @@ def test_bad_environment_names_the_variable_every_time(monkeypatch, name, text):
     for _ in range(2):
         with pytest.raises(ValueError, match=f"environment variable FALCON_{name}='{text}'"):
             resolve()
+
+
+def test_misspelt_variables_are_named_in_one_warning(monkeypatch):
+    monkeypatch.setenv("FALCON_THREAD", "1")
+    monkeypatch.setenv("FALCON_ZZZ", "1")
+    monkeypatch.setenv("FALCON_CACHE_DIR", "somewhere")
+    set_config(reset=True)
+    message = r"unknown environment variables: FALCON_THREAD \(did you mean FALCON_THREADS\?\), FALCON_ZZZ$"
+    with pytest.warns(UserWarning, match=message) as caught:
+        assert resolve() == resolve(threads=None) == Settings()
+    assert len(caught) == 1
 
 
 def test_environment_reaches_a_product_of_another_process():

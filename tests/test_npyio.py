@@ -92,6 +92,31 @@ def test_result_dtype_can_be_asked_for(folder):
     np.testing.assert_array_equal(np.load(paths[2]), np.full((4, 3), 16777216))
 
 
+@pytest.mark.parametrize(
+    ("inputs", "dtype", "wide"),
+    [("float16", None, "float32"), ("float32", "float16", "float32"), ("float64", np.float16, "float64")],
+)
+@pytest.mark.parametrize("shapes", [((40, 4096), (4096, 3)), ((4, 40, 300), (300, 3)), ((300,), (300,))])
+def test_float16_is_computed_wide_and_rounded_once(folder, monkeypatch, inputs, dtype, wide, shapes):
+    lanes = []
+    real = falcon_numba.matmul
+
+    def spy(a, b, **options):
+        lanes.append((options["out"].dtype, options["dtype"]))
+        return real(a, b, **options)
+
+    monkeypatch.setattr(falcon_numba, "matmul", spy, raising=False)
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(inputs) for shape in shapes)
+    paths = save(folder, a, b)
+    assert multiply_files(*paths, dtype=dtype).dtype == np.float16
+    assert set(lanes) == {(np.dtype(wide), np.dtype(wide))}
+    expected = np.matmul(a.astype(np.longdouble), b.astype(np.longdouble))
+    result = np.load(paths[2])
+    assert (result.dtype, result.shape) == (np.float16, expected.shape)
+    np.testing.assert_allclose(result, expected.astype(np.float16), rtol=2**-10, atol=1e-4)
+
+
 def test_report_counts_rows(folder, small_panels):
     seen = []
     multiply_files(*save(folder, np.ones((20, 3)), np.ones((3, 2))), report=lambda *rows: seen.append(rows))
@@ -125,11 +150,11 @@ def test_inputs_are_mapped_not_read(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("a", "b", "message"),
     [
-        ((3, 4), (5, 6), "inner sizes differ: 4 .* 5"),
+        ((3, 4), (5, 6), r"a\.npy \(3, 4\) float64 and .*b\.npy \(5, 6\) float64: inner sizes differ, 4 and 5"),
         ((4, 1), (3,), "inner sizes differ"),
         ((3,), (1, 4), "inner sizes differ"),
-        ((), (3,), "at least one dimension"),
-        ((2, 3, 4), (3, 4, 5), "broadcast"),
+        ((), (3,), r"a\.npy \(\) .* at least one dimension"),
+        ((2, 3, 4), (3, 4, 5), r"b\.npy \(3, 4, 5\) .* broadcast"),
     ],
 )
 def test_shapes_that_do_not_fit(folder, a, b, message):
@@ -142,15 +167,20 @@ def test_shapes_that_do_not_fit(folder, a, b, message):
 @pytest.mark.parametrize("dtype", ["U3", "datetime64[s]", "V4"])
 def test_dtypes_without_a_product(folder, dtype):
     paths = save(folder, np.zeros((2, 2), dtype), np.zeros((2, 2), dtype))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"a\.npy holds .* no matrix product"):
+        multiply_files(*paths)
+    np.save(paths[0], np.zeros((2, 2)))
+    with pytest.raises(TypeError, match=r"b\.npy holds"):
         multiply_files(*paths)
     assert not os.listdir(folder / "out")
 
 
 def test_dtype_that_does_not_cast(folder):
     paths = save(folder, np.ones((2, 2)), np.ones((2, 2)))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"a\.npy \(2, 2\) float64 and .*b\.npy .*Cannot cast"):
         multiply_files(*paths, dtype="int32")
+    with pytest.raises(TypeError, match="float33"):
+        multiply_files(*paths, dtype="float33")
     assert not os.listdir(folder / "out")
 
 

@@ -65,7 +65,7 @@ class SchemeMapping(Mapping[str, Scheme]):
 
     def __getitem__(self, name: str) -> Scheme:
         if not isinstance(name, str):
-            raise UnknownSchemeError(f"a scheme name is a string, got {name!r}")
+            raise UnknownSchemeError(f"a scheme name is a string, got {type(name).__name__}")
         for known in (self._builtin, self._registered, self._resolved):
             if name in known:
                 return known[name]
@@ -101,7 +101,8 @@ class SchemeMapping(Mapping[str, Scheme]):
     def _unknown(self, name: str) -> UnknownSchemeError:
         close = difflib.get_close_matches(name.lower(), list(self), n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"there are {', '.join(self)}"
-        return UnknownSchemeError(f"unknown scheme {name!r}; {hint}")
+        listed = "print(falcon_numba.schemes), or the command `falcon-numba schemes`, shows the catalogue"
+        return UnknownSchemeError(f"unknown scheme {name!r}; {hint} ({listed})")
 
     def __iter__(self) -> Iterator[str]:
         yield from self._builtin
@@ -123,8 +124,8 @@ class SchemeMapping(Mapping[str, Scheme]):
         Parameters
         ----------
         scheme : Scheme, path, or (U, V, W)
-            A path names a file that `files.load_scheme` reads. Arrays have shapes (R, m, k), (R, k, n), (R, m, n) and
-            integer or rational coefficients, and need a `name`.
+            A path names a ``.json`` or ``.npz`` file, see `falcon_numba.load_scheme`. Arrays have shapes (R, m, k),
+            (R, k, n), (R, m, n), integer or rational coefficients, and need a `name`.
         name, source : str, optional
             In place of the scheme's own. A name is letters, digits, ``_``, ``+`` and ``-``, and starts with a letter.
         replace : bool, optional
@@ -200,4 +201,4 @@ def resolve_scheme(scheme: str | Scheme) -> Scheme:
         return scheme.verify()
     if isinstance(scheme, str):
         return schemes[scheme]
-    raise TypeError(f"a scheme is a name or a Scheme, got {scheme!r}")
+    raise TypeError(f"a scheme is a name or a Scheme, got {type(scheme).__name__}")

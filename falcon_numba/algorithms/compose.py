@@ -34,13 +34,24 @@ def classical(m: int, k: int, n: int, name: str | None = None) -> Scheme:
     return Scheme(name or f"classical{m}{k}{n}", U, V, W, "the definition of the matrix product")
 
 
-def compose(*schemes: Scheme, name: str | None = None) -> Scheme:
+def as_scheme(scheme: Scheme | str) -> Scheme:
+    """`scheme`, or the scheme of that name in the catalogue; TypeError for anything else."""
+    if isinstance(scheme, str):
+        from .catalog import schemes  # the catalogue sits above this module; asked only for names
+
+        return schemes[scheme]
+    if not isinstance(scheme, Scheme):
+        raise TypeError(f"a scheme is a Scheme or a name in the catalogue, got {type(scheme).__name__}")
+    return scheme
+
+
+def compose(*schemes: Scheme | str, name: str | None = None) -> Scheme:
     """The Kronecker product of schemes: each multiplies the blocks of the one before it.
 
     Parameters
     ----------
-    *schemes : Scheme
-        Outermost first, at least one.
+    *schemes : Scheme or str
+        Outermost first, at least one; a str is a name in `falcon_numba.schemes`.
     name : str, optional
         Default: the names joined by ``*``, as the catalogue looks them up.
 
@@ -53,25 +64,28 @@ def compose(*schemes: Scheme, name: str | None = None) -> Scheme:
     Raises
     ------
     ValueError
-        No scheme, or a result of more than 2^25 coefficients.
+        No scheme, an unknown name, or a result of more than 2^25 coefficients.
+    TypeError
+        Neither a Scheme nor a name.
     """
     if not schemes:
         raise ValueError("compose needs at least one scheme")
-    size = sum(math.prod(getattr(s, letter).size for s in schemes) for letter in "UVW")
+    parts = [as_scheme(s) for s in schemes]
+    size = sum(math.prod(getattr(s, letter).size for s in parts) for letter in "UVW")
     if size > _MAX_DENSE:
         raise ValueError(
-            f"composing {' * '.join(s.name for s in schemes)} makes {size} coefficients, more than {_MAX_DENSE}: "
+            f"composing {' * '.join(s.name for s in parts)} makes {size} coefficients, more than {_MAX_DENSE}: "
             "give the schemes as levels instead"
         )
-    outer, *rest = schemes
+    outer, *rest = parts
     for inner in rest:
         U, V, W = (_kron(getattr(outer, x), getattr(inner, x)) for x in "UVW")
         outer = Scheme("*".join((outer.name, inner.name)), U, V, W, f"composition: {outer.name}, then {inner.name}")
     result = outer if name is None and rest else outer.renamed(name or outer.name)
-    return derived(result, *schemes)
+    return derived(result, *parts)
 
 
-def power(scheme: Scheme, depth: int, name: str | None = None) -> Scheme:
+def power(scheme: Scheme | str, depth: int, name: str | None = None) -> Scheme:
     """`scheme` composed with itself: `depth` levels as one scheme; ⟨1,1,1;1⟩ for ``depth=0``."""
     if depth < 0:
         raise ValueError(f"depth must be at least 0, got {depth}")
@@ -80,12 +94,12 @@ def power(scheme: Scheme, depth: int, name: str | None = None) -> Scheme:
     return compose(*[scheme] * depth, name=name)
 
 
-def direct_sum(first: Scheme, second: Scheme, axis: str, name: str | None = None) -> Scheme:
+def direct_sum(first: Scheme | str, second: Scheme | str, axis: str, name: str | None = None) -> Scheme:
     """Two schemes side by side: the grid is cut in two along one axis and each part has its own scheme.
 
     Parameters
     ----------
-    first, second : Scheme
+    first, second : Scheme or str
         Equal in the two grid sizes other than `axis`; `first` takes the leading part.
     axis : {"m", "k", "n"}
         Grid size that adds up. Along "k" both add into the same blocks of C.
@@ -104,6 +118,7 @@ def direct_sum(first: Scheme, second: Scheme, axis: str, name: str | None = None
     """
     if axis not in ("m", "k", "n"):
         raise ValueError(f"axis must be 'm', 'k' or 'n', got {axis!r}")
+    first, second = as_scheme(first), as_scheme(second)
     if any(getattr(first, x) != getattr(second, x) for x in "mkn" if x != axis):
         raise ValueError(f"{first!r} and {second!r} do not stand side by side along {axis}")
     parts = []

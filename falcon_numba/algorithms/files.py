@@ -1,6 +1,6 @@
-"""Scheme files.
+"""Scheme files, ``.json`` or ``.npz``.
 
-A scheme file is JSON, one object::
+The JSON is one object::
 
     {
       "name": "strassen",                 # default: the file's stem
@@ -13,7 +13,8 @@ A scheme file is JSON, one object::
       "W": […]                            # R matrices m×n
     }
 
-Other keys are ignored. A ``.npz`` file with arrays U, V, W of these shapes is read too.
+Other keys are ignored. A ``.npz`` file has the same names as arrays: U, V, W of these shapes, in numbers or in strings
+such as "1/2", and optionally the strings name and source and the strings of evaluation_order.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from .compose import as_scheme
 from .scheme import Scheme, SchemeError
 from .straightline import evaluate
 
@@ -36,6 +38,10 @@ def load_scheme(path: str | os.PathLike[str]) -> Scheme:
     Parameters
     ----------
     path : str or path-like
+        Of a ``.json`` file, one object with "U", "V" and "W", each a list of R matrices of integers, decimals or
+        strings such as "-1/2", and optionally "name", "source", "grid", "rank" and "evaluation_order"; or of a ``.npz``
+        file with arrays U (R, m, k), V (R, k, n) and W (R, m, n), and optionally the strings name and source. The name
+        defaults to the file's.
 
     Returns
     -------
@@ -45,19 +51,51 @@ def load_scheme(path: str | os.PathLike[str]) -> Scheme:
     Raises
     ------
     SchemeError
-        The file is not a scheme file; the message names the file and what is wrong.
+        The file is not a scheme file; the message names the file and what is wrong. A ValueError.
     OSError
         The file cannot be read.
     """
     path = Path(path)
-    if path.suffix == ".npz":
+    if _suffix(path) == ".npz":
         return scheme_from_dict(_read_npz(path), path.stem, str(path))
     return scheme_from_dict(parse_json(path.read_bytes(), str(path)), path.stem, str(path))
 
 
-def save_scheme(scheme: Scheme, path: str | os.PathLike[str]) -> None:
-    """Write a scheme as a JSON scheme file, one product a line."""
-    Path(path).write_text(scheme_to_json(scheme), encoding="utf-8")
+def save_scheme(scheme: Scheme | str, path: str | os.PathLike[str]) -> None:
+    """Write a scheme to a file that `load_scheme` reads.
+
+    Parameters
+    ----------
+    scheme : Scheme or str
+        A str is a name in `falcon_numba.schemes`.
+    path : str or path-like
+        Ending in ``.json`` (text, one product a line) or ``.npz`` (arrays U, V, W, name, source, evaluation_order;
+        coefficients are int64 or, where there are fractions, strings such as "1/2"). An existing file is replaced.
+
+    Raises
+    ------
+    SchemeError
+        Another ending. A ValueError.
+    OSError
+        The file cannot be written.
+    """
+    scheme, path = as_scheme(scheme), Path(path)
+    if _suffix(path) == ".json":
+        path.write_text(scheme_to_json(scheme), encoding="utf-8")
+        return
+    arrays: dict[str, Any] = {
+        letter: x.astype(str) if x.dtype == object else x
+        for letter, x in zip("UVW", (scheme.U, scheme.V, scheme.W), strict=True)
+    }
+    with path.open("wb") as file:  # given a path, NumPy would add .npz to "x.NPZ"
+        np.savez(file, name=scheme.name, source=scheme.source, evaluation_order=[*scheme.evaluation_order], **arrays)
+
+
+def _suffix(path: Path) -> str:
+    suffix = path.suffix.lower()
+    if suffix not in (".json", ".npz"):
+        raise SchemeError(f"{path}: the name of a scheme file ends in .json or .npz")
+    return suffix
 
 
 def scheme_to_json(scheme: Scheme, **extra: Any) -> str:
@@ -116,6 +154,9 @@ def scheme_from_dict(data: dict[str, Any], name: str, where: str) -> Scheme:
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {letter: archive[letter] for letter in "UVW" if letter in archive}
+            data: dict[str, Any] = {letter: archive[letter] for letter in "UVW" if letter in archive}
+            return data | {
+                key: archive[key].tolist() for key in ("name", "source", "evaluation_order") if key in archive
+            }
     except (ValueError, zipfile.BadZipFile) as error:
         raise SchemeError(f"{path}: not an .npz file of plain arrays: {error}") from None

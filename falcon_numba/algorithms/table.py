@@ -21,9 +21,16 @@ _MAX_FORMULAS = 64
 _MAX_CSE = 2000
 
 
-def schemes_text(schemes: Sequence[Scheme]) -> str:
-    """A table with one scheme a line; long sources are cut."""
-    rows = [(*row[:-1], _cut(row[-1])) for row in map(_row, schemes)]
+LEGEND = (
+    "classical: block products of the classical algorithm, m·k·n; speed-up: classical/R; ω: exponent of full recursion",
+    "non-zeros: of U, V and W; additions: of blocks, a level; CSE: the same after common-subexpression elimination",
+    "e: growth factor, max Σ|W|·‖U‖₁·‖V‖₁, in the error bounds; γ: Σ ‖U‖₂·‖V‖₂·‖W‖₂, smaller is more accurate",
+)
+
+
+def schemes_text(schemes: Sequence[Scheme], *, long: bool = False) -> str:
+    """A table with one scheme a line and a legend; sources are cut unless `long`."""
+    rows = [row if long else (*row[:-1], _cut(row[-1])) for row in map(_row, schemes)]
     widths = [max(map(len, column)) for column in zip(HEADINGS, *rows, strict=True)]
 
     def line(cells: Iterable[str]) -> str:
@@ -33,7 +40,7 @@ def schemes_text(schemes: Sequence[Scheme]) -> str:
         ).rstrip()
 
     rule = "─┼─".join("─" * w for w in widths)
-    return "\n".join([line(HEADINGS), rule, *map(line, rows)])
+    return "\n".join([line(HEADINGS), rule, *map(line, rows), rule, *LEGEND])
 
 
 def schemes_html(schemes: Sequence[Scheme]) -> str:
