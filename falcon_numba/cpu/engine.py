@@ -78,11 +78,19 @@ class PackedB:
 
 
 class Engine:
-    """The compiled worker of one kernel spec, with SIMD kernels or their portable twins."""
+    """The compiled worker of one kernel spec, with SIMD kernels or their portable twins.
+
+    Attributes
+    ----------
+    clock : ndarray of int64, shape (threads or more, phases.COLUMNS), or None
+        Where runs leave the time that each thread spent in each phase, added to what is there. For measurements of one
+        run at a time; None reads no clock.
+    """
 
     def __init__(self, spec: KernelSpec, portable: bool = False):
         self.spec = spec
         self.portable = portable
+        self.clock: np.ndarray | None = None
         self._worker = w.make_worker(spec, portable)
         self._worker._cache = DiskCache(f"{'portable' if portable else spec.isa}-{spec.dtype}")
         self._worker.compile(w.worker_signature(spec))
@@ -147,6 +155,9 @@ class Engine:
         tables = _tables(scheme, self.spec.dtype)
         dtype = np.dtype(self.spec.dtype).type
         factors = dtype(alpha), dtype(beta)
+        clock = self.clock  # kept alive here until the run is over
+        if clock is not None and len(clock) < threads:
+            raise ValueError(f"the clock has rows for {len(clock)} threads, the run has {threads}")
         teams = threads if whole else 1
         with borrow(blocks.workspace(threads, teams)) as base:
             b = base + threads * blocks.a_bytes
@@ -161,6 +172,8 @@ class Engine:
                 target_bytes=blocks.target_bytes // (scheme.grid[0] * scheme.grid[2]),
                 scratch=targets + threads * blocks.target_bytes,
                 scratch_step=blocks.scratch_bytes,
+                clock=0 if clock is None else clock.ctypes.data,
+                clock_step=0 if clock is None else clock.strides[0],
             )
 
             def work(tid: int, threads: int, sync: int) -> None:

@@ -32,6 +32,7 @@ from numba import njit, types
 from .epilogue import make_flush
 from .microkernel import make_microkernel, make_portable_microkernel
 from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
+from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, lap
 from .simd import inner, make_memory
 from .spec import KernelSpec
 from .sync import barrier
@@ -70,7 +71,10 @@ class Tables(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Workspace addresses. `a`, `targets` and `scratch` have one part per thread, `b` one per team."""
+    """Workspace addresses. `a`, `targets`, `scratch` and `clock` have one part per thread, `b` one per team.
+
+    `clock` (see `phases`) is 0 where nobody asked for the time.
+    """
 
     a: int
     a_step: int
@@ -81,6 +85,8 @@ class Buffers(NamedTuple):
     target_bytes: int
     scratch: int
     scratch_step: int
+    clock: int
+    clock_step: int
 
 
 def make_worker(spec: KernelSpec, portable: bool):
@@ -167,7 +173,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         return addresses, reached, np.ones(hits, np.int64), visits
 
     @inner
-    def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch):
+    def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch, clock):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
         R, W = len(tables.W.ptr) - 1, tables.W
@@ -198,19 +204,24 @@ def make_worker(spec: KernelSpec, portable: bool):
                     r1 = min(R, r0 + PRODUCTS)
                     b_row = (r1 - r0) * panels * NR * size  # bytes of one row of all these B̃_r
                     if packs_only or not packed_ahead:
+                        lap(clock, OTHER)
                         passed = barrier(sync, passed, threads)  # nobody reads the old B any more
                         if passed < 0:
                             return passed
+                        lap(clock, BARRIER)
                         pack_b(b_view, tables.V, r0, r1, pc, kf, KC, jc, nb, tid, threads, b_block, scratch)
+                        lap(clock, PACK_B)
                         passed = barrier(sync, passed, threads)
                         if passed < 0:
                             return passed
+                        lap(clock, BARRIER)
                     for ic in range(i0, i1, MC):  # 3rd loop
                         if packs_only:
                             break
                         mb = min(MC, i1 - ic)
                         tiles = (mb + MR - 1) // MR
                         pack_a(a_view, tables.U, r0, r1, ic, mb, pc, kf, KC, buf_a, a_step, scratch)
+                        lap(clock, PACK_A)
                         for jn in range(first_panel, last_panel, N2 // NR):
                             wide = min(N2 // NR, last_panel - jn)
                             a = buf_a
@@ -231,6 +242,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     adds = accumulate.ctypes.data + 8 * t
                                     macrokernel(tiles, wide, kb, a, b, next_b, count, where, coefs, adds)
                                     a += a_step
+                            lap(clock, KERNEL)
                             for q in range(m * n):
                                 earlier = visits[q, r0 // PRODUCTS]
                                 i, j = q // n * h + ic, q % n * w + jc + jn * NR
@@ -243,6 +255,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
                                     steps, line = (p[C_ROW], p[C_COL]), scratch.stage
                                     flush(c, steps, rows, columns, t, tiles, alpha, factor, reads, e_row, e_col, line)
+                            lap(clock, FLUSH)
                     if packed_ahead:
                         b_block += kf * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
@@ -251,6 +264,8 @@ def make_worker(spec: KernelSpec, portable: bool):
     @njit(nogil=True)
     def worker(tid, threads, team, sync, products, alpha, beta, tables, buffers):
         blocks = max(tables.grid[0] * tables.grid[1], tables.grid[1] * tables.grid[2])
+        clock = buffers.clock + tid * buffers.clock_step
+        lap(clock, OTHER)
         base = buffers.scratch + tid * buffers.scratch_step
         sources = (8 * blocks + 63) // 64 * 64
         scratch = Scratch(base, base + sources, base + sources + STRIP_MOST)
@@ -262,9 +277,12 @@ def make_worker(spec: KernelSpec, portable: bool):
         buf_t = buffers.targets + tid * buffers.targets_step
         for index in range(tid // team, len(products), threads // team):
             p, each = products[index], buffers.target_bytes
-            passed = product(tid % team, team, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, each, scratch)
+            passed = product(
+                tid % team, team, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, each, scratch, clock
+            )
             if passed < 0:
                 break
+        lap(clock, OTHER)
 
     return worker
 

@@ -1,0 +1,144 @@
+"""What all benchmarks share: a clean environment, operands, errors, the FMA peak, and a record of the machine."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import os
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from shapes import Shape
+
+import falcon_numba as fn
+from falcon_numba.cpu.microkernel import make_microkernel, make_portable_microkernel
+from falcon_numba.cpu.simd import peek_i64
+from falcon_numba.cpu.spec import SPECS, KernelSpec
+from falcon_numba.cpu.threads import pool
+from falcon_numba.decision.hardware import hardware, isa_family
+from falcon_numba.sysinfo import versions
+
+PAUSE = 0.15  # idle workers of a BLAS spin for tens of milliseconds after a call, on the core of whoever comes next
+PINS = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # hold OpenBLAS to kernels or blocks that aren't this machine's
+
+
+def say(text: str) -> None:
+    """Progress, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def refuse_pinned_blas(environment: dict[str, str] | None = None) -> None:
+    """Leave with an explanation where the environment slows OpenBLAS down."""
+    pinned = [name for name in PINS if name in (os.environ if environment is None else environment)]
+    if pinned:
+        unset = " ".join(f"-u {name}" for name in pinned)
+        raise SystemExit(
+            f"{' and '.join(pinned)} set: OpenBLAS would not run as it does for others. "
+            f"Run `env {unset} python …` instead."
+        )
+
+
+def record() -> dict[str, Any]:
+    """Machine, versions, options and date, for the head of a JSON file."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": asdict(hardware()),
+        "versions": versions(),
+        "options": {name: str(value) for name, value, origin in fn.show_config() if origin != "default"},
+        "load_average": list(os.getloadavg()),
+        "command": sys.argv,
+    }
+
+
+def write_json(path: str | Path, data: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    temporary = Path(f"{path}.tmp")
+    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random A, B and room for C: always the same numbers for a shape. Never zeros, which CPUs multiply faster."""
+    rng = np.random.default_rng(2605)
+    lead = () if shape.batch == 1 else (shape.batch,)
+    a = rng.standard_normal((*lead, shape.M, shape.K), dtype=np.dtype(dtype).type)
+    b = rng.standard_normal((*lead, shape.K, shape.N), dtype=np.dtype(dtype).type)
+    return a, b, np.empty((*lead, shape.M, shape.N), dtype)
+
+
+class Reference:
+    """A · B in a wider type at some rows and columns of some products, to measure errors against.
+
+    float64 is the reference of float32, longdouble of float64 (80 bits on x86; as wide as float64 on some machines).
+    """
+
+    ROWS, COLUMNS = 16, 1024
+
+    def __init__(self, a: np.ndarray, b: np.ndarray):
+        a, b = (x.reshape(-1, *x.shape[-2:]) for x in (a, b))
+        self.products = np.unique([0, len(a) // 2, len(a) - 1])
+        self.rows = np.unique(np.linspace(0, a.shape[1] - 1, self.ROWS).astype(int))
+        self.columns = np.unique(np.linspace(0, b.shape[2] - 1, self.COLUMNS).astype(int))
+        wide = np.float64 if a.dtype == np.float32 else np.longdouble
+        self.values = np.stack(
+            [a[p][self.rows].astype(wide) @ b[p][:, self.columns].astype(wide) for p in self.products]
+        )
+        # Largest magnitudes of the sampled products alone: an error never looks smaller for the others.
+        self.scale = a.shape[2] * float(np.abs(a[self.products]).max()) * float(np.abs(b[self.products]).max())
+
+    def error(self, c: np.ndarray) -> float:
+        """Largest |error| relative to K·max|A|·max|B|; NaN where anything is."""
+        c = c.reshape(-1, *c.shape[-2:])
+        sampled = np.stack([c[p][np.ix_(self.rows, self.columns)] for p in self.products])
+        return float(np.abs(sampled - self.values).max()) / self.scale
+
+
+@functools.cache
+def _peak_kernel(spec: KernelSpec) -> Any:
+    microkernel = (make_portable_microkernel if spec.isa == "generic" else make_microkernel)(spec)
+
+    @njit([types.void(*[types.int64] * 5)], nogil=True)
+    def repeat(rounds, K, a, b, zero):
+        for _ in range(rounds):
+            # Zero targets, so that nothing is stored, but a zero from memory, so that the product isn't optimised away.
+            microkernel(K, a, b, peek_i64(zero), a, a, a, 0, b, 0)
+
+    return repeat
+
+
+def fma_peak(dtype: str, threads: int, seconds: float = 0.5) -> float:
+    """GFLOP/s of fused multiply-adds: the best run of the micro-kernel on panels that stay in L1, on all threads."""
+    spec = SPECS[isa_family(), dtype]
+    K = max(spec.VL, hardware().l1d * 3 // 4 // ((spec.MR + spec.NR) * spec.itemsize) // spec.VL * spec.VL)
+    bytes_a, bytes_b = spec.MR * K * spec.itemsize, spec.NR * K * spec.itemsize
+    buffers = []
+    for _ in range(threads):
+        raw = np.zeros(bytes_a + bytes_b + 192, np.uint8)
+        start = -raw.ctypes.data % 64
+        values = raw[start : start + bytes_a + bytes_b].view(dtype)
+        values[:] = np.random.default_rng(1).standard_normal(len(values))
+        buffers.append((raw, raw.ctypes.data + start))
+    kernel = _peak_kernel(spec)
+
+    def run(rounds: int) -> float:
+        def work(tid: int, threads: int, sync: int) -> None:
+            a = buffers[tid][1]
+            kernel(rounds, K, a, a + bytes_a, a + bytes_a + bytes_b)
+
+        start = time.perf_counter()
+        pool.run(threads, work)
+        return time.perf_counter() - start
+
+    rounds = 64
+    while run(rounds) < 0.02:
+        rounds *= 2
+    best, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        best = min(best, run(rounds))
+    return threads * rounds * 2 * spec.MR * spec.NR * K / best / 1e9
