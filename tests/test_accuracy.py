@@ -348,7 +348,8 @@ def test_items_of_a_batch_are_independent():
     np.testing.assert_array_equal(got[1:], clean[1:])
 
 
-def test_a_scheme_registered_anew_is_used():
+def test_a_scheme_registered_anew_is_used(monkeypatch):
+    monkeypatch.setattr(fn.schemes, "_registered", {})
     s, other = fn.schemes["strassen"], fn.schemes["winograd"]
     fn.schemes.register((s.U, s.V, s.W), name="again", source="test", replace=True)
     first = fn.plan_for(100, 100, 100, scheme="again", depth=1)
