@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import pickle
 import platform
@@ -22,6 +23,7 @@ from pathlib import Path
 import llvmlite
 import numba
 import numpy as np
+from numba.core.bytecode import FunctionIdentity
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 
@@ -79,16 +81,22 @@ class DiskCache(_Cache):
 
     def load_overload(self, sig, target_context):
         target_context.refresh()
+        file = self._file(sig, target_context.codegen())
         try:
-            data = self._file(sig, target_context.codegen()).read_bytes()
+            data = file.read_bytes()
             checksum, payload = data[:32], data[32:]
-            if hashlib.sha256(payload).digest() != checksum:
-                return None
-            return CompileResult._rebuild(target_context, *pickle.loads(payload))
+            if hashlib.sha256(payload).digest() == checksum:
+                return CompileResult._rebuild(target_context, *pickle.loads(payload))
         except Exception:  # a missing, foreign or damaged file must never stop a product
-            return None
+            pass
+        # Numba will compile now. It tells equal functions over different closures apart by a number that starts at 1 in
+        # every process: two kernels from two processes would share names and, loaded together, call each other's parts.
+        self._numbers = FunctionIdentity._unique_ids
+        FunctionIdentity._unique_ids = itertools.count(int(file.stem.rpartition("-")[2][:12], 16))
+        return None
 
     def save_overload(self, sig, data):
+        FunctionIdentity._unique_ids = self._numbers
         try:
             file = self._file(sig, data.codegen)
             payload = numba.core.serialize.dumps(data._reduce())
