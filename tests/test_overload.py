@@ -124,6 +124,19 @@ def test_empty():
         np.testing.assert_array_equal(update(a, b, c, 1.0, 2.0, np.empty_like(c)), 2 * c + a @ b)
 
 
+def test_temporaries_live_long_enough():
+    @njit
+    def chain(a, n):
+        total = np.zeros_like(a)
+        for i in range(n):
+            total += gemm(a + i, gemm(a * i, a.T.copy(), trans_b=True), a - i, beta=2.0)
+        return total
+
+    a = np.arange(400.0).reshape(20, 20) % 7
+    want = sum((a + i) @ ((a * i) @ a) + 2 * (a - i) for i in range(50))
+    np.testing.assert_array_equal(chain(a, 50), want)
+
+
 def test_out_may_overlap():
     rng = np.random.default_rng(3)
     square, b = integers(rng, (30, 30), "float64"), integers(rng, (30, 30), "float64")

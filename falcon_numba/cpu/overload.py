@@ -120,6 +120,8 @@ def _transposes(name: str, x) -> bool:
 
 
 def _gemm(a, b, c=None, alpha=1, beta=0, trans_a="N", trans_b="N", out=None):
+    from .kernel import make_classical  # only now: registering happens while numba is being imported
+
     _need_matrix("a", a)
     _need_matrix("b", b, a.dtype)
     if _given(c):
@@ -131,15 +133,13 @@ def _gemm(a, b, c=None, alpha=1, beta=0, trans_a="N", trans_b="N", out=None):
     _need_number("alpha", alpha)
     _need_number("beta", beta)
     flip_a, flip_b = _transposes("trans_a", trans_a), _transposes("trans_b", trans_b)
-    from .kernel import make_classical  # only now: registering happens while numba is being imported
-
     dtype = str(a.dtype)
     lane, classical, has_c = np.dtype(dtype).type, make_classical(dtype), _given(c)
 
     @register_jitable
-    def into(result, a, b, c, K, alpha, beta):
+    def into(result, a, b, c, flip_a, flip_b, alpha, beta):
         """alpha·op(A)·op(B) + beta·C into a `result` that lies apart from all of them, or is `c`."""
-        M, N = result.shape
+        (M, N), K = result.shape, a.shape[0] if flip_a else a.shape[1]
         if c is not None and beta != 0 and _view(c) != _view(result):
             _copy(result, c)
         if alpha == 0 or M == 0 or N == 0 or K == 0:
@@ -147,7 +147,13 @@ def _gemm(a, b, c=None, alpha=1, beta=0, trans_a="N", trans_b="N", out=None):
                 for j in range(N):
                     result[i, j] = 0 if beta == 0 else result[i, j] * beta
         else:
-            classical(M, N, K, a, b, _view(result), alpha, beta)
+            a_view, b_view = _view(a), _view(b)
+            if flip_a:
+                a_view = a_view[0], a_view[2], a_view[1]
+            if flip_b:
+                b_view = b_view[0], b_view[2], b_view[1]
+            classical(M, N, K, a_view, b_view, _view(result), alpha, beta)
+        return a.size + b.size + result.size  # used through their addresses only, they must live until here
 
     def gemm(a, b, c=None, alpha=1, beta=0, trans_a="N", trans_b="N", out=None):
         (M, K) = (a.shape[1], a.shape[0]) if flip_a else a.shape
@@ -161,24 +167,19 @@ def _gemm(a, b, c=None, alpha=1, beta=0, trans_a="N", trans_b="N", out=None):
         factor, addend = _number(alpha, lane), _number(beta, lane)
         if addend != 0 and not has_c:
             raise ValueError("gemm: beta needs c (to update out in place pass c=out as well)")
-        a_view, b_view = _view(a), _view(b)
-        if flip_a:
-            a_view = a_view[0], a_view[2], a_view[1]
-        if flip_b:
-            b_view = b_view[0], b_view[2], b_view[1]
         if out is None:
             result = np.empty((M, N), lane)
-            into(result, a_view, b_view, c, K, factor, addend)
+            into(result, a, b, c, flip_a, flip_b, factor, addend)
             return result
         else:
             direct = not _repeats(out) and (factor == 0 or (_apart(out, a) and _apart(out, b)))
             if c is not None:
                 direct = direct and (addend == 0 or _view(c) == _view(out) or _apart(out, c))
             if direct:
-                into(out, a_view, b_view, c, K, factor, addend)
+                into(out, a, b, c, flip_a, flip_b, factor, addend)
             else:
                 aside = np.empty((M, N), lane)
-                into(aside, a_view, b_view, c, K, factor, addend)
+                into(aside, a, b, c, flip_a, flip_b, factor, addend)
                 _copy(out, aside)
             return out
 
