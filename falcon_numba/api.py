@@ -15,6 +15,7 @@ import numpy as np
 from . import config, dispatch
 from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
 from .config import Settings
+from .cpu.overload import register
 from .decision.select import numpy_is_faster
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
@@ -250,6 +251,10 @@ def gemm(
     float32 and float64 run on this package's engines. float16 and bfloat16 are computed there in float32 and rounded
     once. Integers are exact modulo 2^bits, bool is OR of ANDs; these, complex and longer types go through NumPy.
 
+    In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
+    and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,
+    also within ``numba.prange``; wrong types raise a TypingError when the function is compiled.
+
     Examples
     --------
     >>> gemm([[1.0, 2.0], [3.0, 4.0]], [[1.0], [1.0]], alpha=2)
@@ -376,3 +381,6 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
     if dtype not in ENGINE_DTYPES:
         _need_no_engine(settings, dtype)
     return dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])
+
+
+register()  # gemm inside users' compiled functions

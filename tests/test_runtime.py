@@ -219,6 +219,21 @@ def test_second_process_starts_fast(tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
 
 
+def test_kernels_compiled_in_different_processes_work_together(tmp_path):
+    """Their machine code must not share names; float64's would call parts of float32's."""
+    code = """
+        import sys, numpy as np
+        import falcon_numba as fn
+        for dtype in sys.argv[1:]:
+            a, b = np.arange(97 * 40).reshape(97, 40) % 5, np.arange(40 * 95).reshape(40, 95) % 7
+            a, b = a.astype(dtype), b.astype(dtype)
+            for depth in (0, 1):
+                np.testing.assert_array_equal(fn.gemm(a, b, executor="cpu", depth=depth), a @ b)
+    """
+    for dtypes in (["float32"], ["float64"], ["float32", "float64"], ["float64", "float32"]):
+        python(f"import sys; sys.argv[1:] = {dtypes}\n" + textwrap.dedent(code), FALCON_CACHE_DIR=str(tmp_path))
+
+
 @pytest.fixture(scope="module")
 def warm_cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")

@@ -59,14 +59,14 @@ def default_limit(M: int, N: int, K: int, itemsize: int, threads: int) -> int:
     return max(DEFAULT_SHARED + threads * DEFAULT_PER_THREAD, (M * K + K * N + M * N) * itemsize // 2)
 
 
-def _up(value: int, step: int) -> int:
+def up(value: int, step: int) -> int:
     return -(-value // step) * step
 
 
-def _even(total: int, most: int, step: int) -> int:
+def even(total: int, most: int, step: int) -> int:
     """The part of `total`, a multiple of `step` and at most `most`, that splits it into equal parts."""
     parts = -(-total // most)
-    return _up(-(-total // parts), step)
+    return up(-(-total // parts), step)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -99,8 +99,8 @@ def choose_blocks(
 
     # What decides the arithmetic: independent of threads and teams, and equal for the transposed product.
     shared = min(limit, DEFAULT_SHARED)
-    KC = _even(d, spec.KC, VL)
-    high, wide = min(spec.MC_KC // KC // MR * MR, _up(max(h, w), MR)), min(WIDEST[-1], _up(max(h, w), NR))
+    KC = even(d, spec.KC, VL)
+    high, wide = min(spec.MC_KC // KC // MR * MR, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
     for outer in range(len(ranks) + 1):  # the products of fewer and fewer levels together
         products = math.prod(ranks[outer:])
         row = products * KC * size
@@ -113,10 +113,10 @@ def choose_blocks(
     # What only decides the schedule.
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
     budget = min(A_SHARE, limit // (4 * threads)) // row // MR * MR
-    MC = max(MR, min(MOST_MC, spec.MC_KC // KC // MR * MR, budget, _up(h, MR)))
+    MC = max(MR, min(MOST_MC, spec.MC_KC // KC // MR * MR, budget, up(h, MR)))
     budget = min(TARGET_SHARE, limit // (4 * threads)) // (m * n * MC * size) // NR * NR
-    N2 = max(NR, min(MOST_N2 // NR * NR, budget, _up(w, NR)))
-    a_bytes, target_bytes = _up(MC * row, 64), _up(m * n * MC * N2 * size, 64)
+    N2 = max(NR, min(MOST_N2 // NR * NR, budget, up(w, NR)))
+    a_bytes, target_bytes = up(MC * row, 64), up(m * n * MC * N2 * size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
     left = (limit - threads * (a_bytes + target_bytes + scratch)) // teams // row // NR * NR
     if left < NR:
@@ -124,5 +124,5 @@ def choose_blocks(
             f"⟨{m},{k},{n};{math.prod(ranks)}⟩ on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than "
             f"the {limit / MIB:.3g} MiB allowed (workspace_limit)"
         )
-    NC = _even(w, min(WIDEST[min(len(ranks), len(WIDEST) - 1)], left), NR)
-    return Blocks(KC, chunks, products, MC, NC, N2, a_bytes, _up(NC * row, 64), target_bytes, scratch)
+    NC = even(w, min(WIDEST[min(len(ranks), len(WIDEST) - 1)], left), NR)
+    return Blocks(KC, chunks, products, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)

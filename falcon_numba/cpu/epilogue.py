@@ -11,7 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import Vec, c64, inner, make_memory, peek_i32
+from .simd import Vec, c64, inner_of, make_memory, peek_i32
 from .spec import KernelSpec
 
 
@@ -104,14 +104,16 @@ def make_portable_flush_row(spec: KernelSpec):
     number = np.dtype(spec.dtype).type
     two, half_of_one = number(2), number(0.5)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype)
+
+    @part
     def power_of_two(exponent):
         factor = number(1)
         for _ in range(abs(min(max(exponent, least), most))):
             factor *= two if exponent > 0 else half_of_one
         return factor
 
-    @inner
+    @part
     def flush_row(c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
         for j in range(tiles * NR + rest):
             x = peek(t + j // NR * step + j % NR * size)
@@ -141,7 +143,9 @@ def make_flush(spec: KernelSpec, portable: bool):
     flush_row = make_portable_flush_row(spec) if portable else make_flush_row(spec)
     peek, poke, _ = make_memory(spec.dtype)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype, portable)
+
+    @part
     def flush(c, steps, rows, columns, target, tiles, alpha, beta, reads, row_exponents, exponents, buffer):
         row_step, column_step = steps
         tile_bytes = MR * NR * size

@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .cache import DiskCache
-from .simd import Vec, c64
+from .simd import Vec, c64, named
 from .spec import KernelSpec
 
 ZERO_EXPONENT = -100_000  # of a row of zeros: multiplies any finite number to zero
@@ -95,7 +95,6 @@ def make_row_maxima(spec: KernelSpec):
 
         return word(types.int64), codegen
 
-    @njit(nogil=True)
     def row_maxima(address, row_step, lane_step, rows, lanes, out):
         fold = np.empty(lanes_of_fold, word_dtype)
         out[:] = 0
@@ -121,7 +120,7 @@ def make_row_maxima(spec: KernelSpec):
                 for j in range(lanes):
                     out[i] = max(out[i], magnitude_at(address + i * row_step + j * lane_step))
 
-    return row_maxima
+    return njit(named(row_maxima, spec.isa, spec.dtype), nogil=True)
 
 
 @functools.cache

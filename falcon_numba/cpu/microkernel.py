@@ -25,7 +25,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, inner, make_memory, peek_i64, phi
+from .simd import I64, Vec, c64, inner_of, make_memory, peek_i64, phi
 from .spec import KernelSpec
 
 CACHE_LINE = 64
@@ -129,7 +129,9 @@ def make_portable_microkernel(spec: KernelSpec):
     peek, poke, fma = make_memory(spec.dtype)
     zero = np.dtype(spec.dtype).type(0)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype)
+
+    @part
     def microkernel(K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step):
         for i in range(MR):
             for j in range(NR):

@@ -24,7 +24,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, inner, make_memory, peek_i64, poke_i64
+from .simd import I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64
 from .spec import KernelSpec
 
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
@@ -144,7 +144,9 @@ def make_portable_combine(spec: KernelSpec, vectors: int):
     size, lanes = spec.itemsize, vectors * spec.VL
     peek, poke, fma = make_memory(spec.dtype)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype, vectors)
+
+    @part
     def combine(out, step, groups, terms, blocks, coefs, sources):
         for g in range(groups):
             for i in range(lanes):
@@ -205,7 +207,9 @@ def make_portable_transpose(spec: KernelSpec):
     VL, size = spec.VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype)
+
+    @part
     def transpose(out, out_step, src, src_step):
         for i in range(VL):
             for j in range(VL):
@@ -219,7 +223,9 @@ def make_portable_scaled_copy(spec: KernelSpec):
     VL, size = spec.VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype)
+
+    @part
     def scaled_copy(out, src, vectors, factors, per_lane):
         for i in range(vectors * VL):
             factor = peek(factors + i * size) if per_lane != 0 else peek(factors)
@@ -259,7 +265,9 @@ def make_pack(spec: KernelSpec, portable: bool):
     peek, poke, _ = make_memory(spec.dtype)
     zero = np.dtype(spec.dtype).type(0)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype, portable)
+
+    @part
     def stage_block(out, width, src, row_step, lane_step, rows, valid_rows, lanes):
         """`rows` × `width` contiguous elements from `src`; zeros from row `valid_rows` and from lane `lanes` on."""
         y0 = 0
@@ -274,7 +282,7 @@ def make_pack(spec: KernelSpec, portable: bool):
             for y in range(max(y0, valid), width):
                 poke(out + (x * width + y) * size, zero)
 
-    @inner
+    @part
     def scale_rows(operand, out, width, row, lane, rows, lanes):
         """Multiply staged rows by their row and lane factors."""
         whole = lanes // VL
@@ -288,7 +296,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 for y in range(whole * VL, lanes):
                     poke(line + y * size, peek(line + y * size) * peek(factors + y * size))
 
-    @inner
+    @part
     def stage(operand, xt, rows, x1, s, lanes, width, scratch):
         """Bring `rows` rows × `lanes` lanes of every block into the staging buffer."""
         for bi in range(operand.grid_rows):
@@ -304,7 +312,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 if operand.row_scale != 0 or operand.lane_scale != 0:
                     scale_rows(operand, out, width, row, lane, here, valid)
 
-    @inner
+    @part
     def locate(operand, x, xt, x1, s, width, staged, scratch):
         """Write down where row x of every block's strip starts."""
         q = 0
@@ -322,7 +330,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 poke_i64(scratch.sources + 8 * q, at)
                 q += 1
 
-    @inner
+    @part
     def combine(vectors, nontemporal, out, step, groups, terms, blocks, coefs, sources):
         if vectors == 1:
             if nontemporal:
@@ -334,7 +342,7 @@ def make_pack(spec: KernelSpec, portable: bool):
         else:
             many(out, step, groups, terms, blocks, coefs, sources)
 
-    @inner
+    @part
     def pack(operand, layout, terms, r0, r1, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0

@@ -33,7 +33,7 @@ from .epilogue import make_flush
 from .microkernel import make_microkernel, make_portable_microkernel
 from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
 from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, lap
-from .simd import inner, make_memory
+from .simd import inner, inner_of, make_memory, named
 from .spec import KernelSpec
 from .sync import barrier
 
@@ -99,7 +99,9 @@ def make_worker(spec: KernelSpec, portable: bool):
     _, poke, _ = make_memory(spec.dtype)
     zero, one = np.dtype(spec.dtype).type(0), np.dtype(spec.dtype).type(1)
 
-    @inner
+    part = inner_of(spec.isa, spec.dtype, portable)
+
+    @part
     def macrokernel(tiles, panels, kb, a, b, next_b, targets, addresses, coefs, accumulate):
         """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K; prefetches the panel of B that comes next."""
         panel = kb * NR * size
@@ -116,12 +118,12 @@ def make_worker(spec: KernelSpec, portable: bool):
                 microkernel(kb, a + ir * sliver, here, targets, addresses, coefs, accumulate, offset, line, step)
                 done += prefetched
 
-    @inner
+    @part
     def share(count, part, parts):
         """First and last of the `count` things that belong to `part` of `parts`."""
         return count * part // parts, count * (part + 1) // parts
 
-    @inner
+    @part
     def pack_b(view, terms, r0, r1, pc, depth, KC, jc, nb, tid, threads, out, scratch):
         """This thread's share of rows pc … pc + depth and columns jc … jc + nb of B̃_r for r0 ≤ r < r1, by chunks."""
         width = (r1 - r0) * ((nb + NR - 1) // NR) * NR * size  # bytes of one row of all these B̃_r
@@ -134,7 +136,7 @@ def make_worker(spec: KernelSpec, portable: bool):
             streamed = width * kb > STREAM_BYTES
             pack(view, layout, terms, r0, r1, x0, x1, x1, jc, jc + nb, first, out + s * width, step, scratch, streamed)
 
-    @inner
+    @part
     def pack_a(view, terms, r0, r1, ic, mb, pc, depth, KC, out, step, scratch):
         """Rows ic … ic + mb and columns pc … pc + depth of Ã_r for r0 ≤ r < r1, by chunks, `step` bytes apart."""
         x_end = ic + (mb + MR - 1) // MR * MR
@@ -147,7 +149,7 @@ def make_worker(spec: KernelSpec, portable: bool):
             pack(view, layout, terms, r0, r1, ic, ic + mb, x_end, y0, y1, ic, out, step, scratch, streamed)
             out += bytes_
 
-    @inner
+    @part
     def targets_of(terms, products, blocks, buf_t, target_bytes):
         """How the terms of W meet their targets, when `products` products at a time are added before a flush to C.
 
@@ -172,7 +174,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                 visits[q, i + 1] += visits[q, i]
         return addresses, reached, np.ones(hits, np.int64), visits
 
-    @inner
+    @part
     def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch, clock):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
@@ -261,7 +263,6 @@ def make_worker(spec: KernelSpec, portable: bool):
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
         return passed + 0 * (len(addresses) + len(reached) + len(ones))
 
-    @njit(nogil=True)
     def worker(tid, threads, team, sync, products, alpha, beta, tables, buffers):
         blocks = max(tables.grid[0] * tables.grid[1], tables.grid[1] * tables.grid[2])
         clock = buffers.clock + tid * buffers.clock_step
@@ -284,7 +285,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                 break
         lap(clock, OTHER)
 
-    return worker
+    return njit(named(worker, spec.isa, spec.dtype, portable), nogil=True)
 
 
 def worker_signature(spec: KernelSpec):
