@@ -299,17 +299,3 @@ def test_in_any_order_of_imports(imports, tmp_path):
     print(function(np.eye(3)).sum(), sum(type(finder).__name__ == "_NumbaWatch" for finder in sys.meta_path))
     """
     assert python(code, tmp_path) == "3.0 0"
-
-
-def test_module_of_gemm_does_not_import_numba(tmp_path):
-    code = "import sys, falcon_numba.api; print(any(name.split('.')[0] == 'numba' for name in sys.modules))"
-    assert python(code, tmp_path) == "False"
-
-
-def test_entry_point():
-    import tomllib
-    from importlib.metadata import EntryPoint
-    from pathlib import Path
-
-    declared = tomllib.loads(Path(__file__, "../../pyproject.toml").resolve().read_text())["project"]["entry-points"]
-    EntryPoint("init", declared["numba_extensions"]["init"], "numba_extensions").load()()
