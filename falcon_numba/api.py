@@ -267,7 +267,6 @@ def gemm(
         exact
         and not options
         and c is None
-        and out is None
         and out_dtype is None
         and plan is None
         and (type(alpha), alpha, type(beta), beta) == (int, 1, int, 0)
@@ -278,11 +277,12 @@ def gemm(
         and a.dtype == b.dtype
         and a.dtype in ENGINE_DTYPES
         and a.shape[1] == b.shape[0]
+        and (out is None or (out.dtype == a.dtype and out.shape == (a.shape[0], b.shape[1]) and out.flags.writeable))
         and config.untouched()
         and not dispatch.tracing()
         and _numpy_rules(a, b)
     ):
-        return MATMUL(a, b)
+        return MATMUL(a, b, out)
 
     settings = config.resolve(**options)
     if plan is not None and options:

@@ -296,6 +296,6 @@ def test_in_any_order_of_imports(imports, tmp_path):
         function = numba.njit(lambda a: falcon_numba.gemm(a, a))
     else:
         function = numba.njit(lambda a: gemm(a, a))
-    print(function(np.eye(3)).sum(), sum(type(finder).__name__ == "_NumbaWatch" for finder in sys.meta_path))
+    print(function(np.eye(3)).sum())
     """
-    assert python(code, tmp_path) == "3.0 0"
+    assert python(code, tmp_path) == "3.0"
