@@ -208,7 +208,7 @@ def _run_guarded(problem: Problem, plan: Plan) -> Plan:
     from .cpu.guard import magnitudes
 
     spec = _spec(plan.dtype)
-    rows, columns = magnitudes(problem.a, spec), magnitudes(problem.b.T, spec)
+    rows, columns = magnitudes((problem.a, problem.b.T), spec, plan.threads)
     danger, scales = _verdict(plan, problem.alpha, rows, columns)
     if danger:
         plan = _classical(plan, danger)

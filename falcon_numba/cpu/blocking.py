@@ -18,8 +18,8 @@ from .pack import scratch_bytes
 from .spec import KernelSpec
 
 MIB = 2**20
-DEFAULT_SHARED, DEFAULT_PER_THREAD = 256 * MIB, 32 * MIB
-A_SHARE, TARGET_SHARE = 32 * MIB, 12 * MIB  # of each thread, at most
+DEFAULT_SHARED, DEFAULT_PER_THREAD = 512 * MIB, 32 * MIB
+A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of each thread, at most
 MOST_MC, MOST_N2 = 288, 512
 WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
 B_SHARE = 0.8  # of the shared workspace, for packed B
@@ -55,7 +55,7 @@ class Blocks:
 
 
 def default_limit(M: int, N: int, K: int, itemsize: int, threads: int) -> int:
-    """Workspace allowed when nobody says: max(256 MiB + 32 MiB a thread, half of the bytes of A, B and C)."""
+    """Workspace allowed when nobody says: max(512 MiB + 32 MiB a thread, half of the bytes of A, B and C)."""
     return max(DEFAULT_SHARED + threads * DEFAULT_PER_THREAD, (M * K + K * N + M * N) * itemsize // 2)
 
 
@@ -64,8 +64,11 @@ def up(value: int, step: int) -> int:
 
 
 def even(total: int, most: int, step: int) -> int:
-    """The part of `total`, a multiple of `step` and at most `most`, that splits it into equal parts."""
-    parts = -(-total // most)
+    """The part of `total`, a multiple of `step`, that splits it into equal parts of about `most`.
+
+    A part may be half as large again as `most`: one part more costs more than a block that is somewhat too large.
+    """
+    parts = max(1, -((most - 2 * total) // (2 * most)))
     return up(-(-total // parts), step)
 
 
@@ -124,5 +127,6 @@ def choose_blocks(
             f"⟨{m},{k},{n};{math.prod(ranks)}⟩ on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than "
             f"the {limit / MIB:.3g} MiB allowed (workspace_limit)"
         )
-    NC = even(w, min(WIDEST[min(len(ranks), len(WIDEST) - 1)], left), NR)
+    NC = even(w, WIDEST[min(len(ranks), len(WIDEST) - 1)], NR)
+    NC = min(NC, up(-(-w // -(-w // left)), NR))
     return Blocks(KC, chunks, products, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)

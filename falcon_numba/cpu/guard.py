@@ -10,6 +10,7 @@ optimised away.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from numba.extending import intrinsic
 from .cache import DiskCache
 from .simd import Vec, c64, named
 from .spec import KernelSpec
+from .threads import pool
 
 ZERO_EXPONENT = -100_000  # of a row of zeros: multiplies any finite number to zero
 
@@ -133,14 +135,27 @@ def _row_maxima(spec: KernelSpec):
     return function
 
 
-def magnitudes(matrix: np.ndarray, spec: KernelSpec) -> Magnitudes:
-    """Read `matrix` (rows × lanes, any layout, dtype of `spec`) once."""
+def magnitudes(matrices: Sequence[np.ndarray], spec: KernelSpec, threads: int = 1) -> list[Magnitudes]:
+    """Read each matrix (rows × lanes, any layout, dtype of `spec`) once, the threads sharing its rows."""
+    row_maxima = _row_maxima(spec)
     word = np.dtype(f"int{8 * spec.itemsize}")
-    bits = np.empty(matrix.shape[0], word)
-    _row_maxima(spec)(matrix.ctypes.data, *matrix.strides, *matrix.shape, bits)
-    finite = bool(bits.max(initial=0) < np.array(np.inf, spec.dtype).view(word))
+    bits = [np.empty(x.shape[0], word) for x in matrices]
+
+    def work(tid: int, threads: int, sync: int) -> None:
+        for x, out in zip(matrices, bits, strict=True):
+            rows, lanes = x.shape
+            first, last = rows * tid // threads, rows * (tid + 1) // threads
+            address = x.ctypes.data + first * x.strides[0]
+            row_maxima(address, *x.strides, last - first, lanes, out[first:last])
+
+    pool.run(threads, work)
+    return [_magnitudes(x, spec.dtype) for x in bits]
+
+
+def _magnitudes(bits: np.ndarray, dtype: str) -> Magnitudes:
+    finite = bool(bits.max(initial=0) < np.array(np.inf, dtype).view(bits.dtype))
     with np.errstate(all="ignore"):
-        _, exponents = np.frexp(bits.view(spec.dtype))
+        _, exponents = np.frexp(bits.view(dtype))
     exponents -= 1
     exponents[bits == 0] = ZERO_EXPONENT
     return Magnitudes(exponents, finite)

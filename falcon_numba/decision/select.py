@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The smallest dimension from which the engine's classical product, and each further level, pays.
 ENGINE_PAYS = 1024
-LEVELS_PAY = {"float32": (1024, 1024), "float64": (1024, 1536)}
+LEVELS_PAY = {"float32": (1024, 1024, 7168), "float64": (1024, 1536, 8192)}
 BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 AUTO_SCHEME = "strassen"
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
