@@ -20,6 +20,11 @@ import numpy as np
 
 from .algorithms import flatten, levels_growth, resolve_scheme
 from .config import Settings
+from .cpu.blocking import Blocks, choose_blocks, default_limit
+from .cpu.engine import Scaling, engine_for, scaling_for
+from .cpu.guard import Magnitudes, magnitudes
+from .cpu.spec import SPECS, KernelSpec
+from .cpu.threads import default_threads
 from .decision.hardware import isa_family
 from .decision.select import Product, select, whole_products
 from .numerics.bounds import SPREAD, error_bound
@@ -29,12 +34,6 @@ from .problem import Problem
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from .cpu.blocking import Blocks
-    from .cpu.engine import Scaling
-    from .cpu.guard import Magnitudes
-    from .cpu.spec import KernelSpec
-
-DTYPES = ("float32", "float64")
 
 _trace: ContextVar[list[Plan] | None] = ContextVar("falcon_numba_trace", default=None)
 
@@ -73,8 +72,6 @@ def record(plan: Plan) -> None:
 
 
 def _spec(dtype: str) -> KernelSpec:
-    from .cpu.spec import SPECS
-
     return SPECS[isa_family(), dtype]
 
 
@@ -96,8 +93,6 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
     ValueError
         Options that can't be met, see `decision.select.select`.
     """
-    from .cpu.threads import default_threads
-
     if settings.scheme != "auto":  # names may be given to other schemes later: plans are kept by content
         one = not isinstance(settings.scheme, tuple)
         schemes = tuple(resolve_scheme(s) for s in ((settings.scheme,) if one else settings.scheme))
@@ -114,8 +109,6 @@ def _blocks(
     product: Product, limit: int | None, threads: int, grid: tuple[int, int, int], ranks: tuple[int, ...]
 ) -> tuple[Blocks, int]:
     """Block sizes of the engine for a row-major C, and the workspace that suffices for any order of C."""
-    from .cpu.blocking import choose_blocks, default_limit
-
     if numba.config.DISABLE_JIT:
         raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
     M, N, K, _, dtype = product
@@ -187,8 +180,6 @@ def _run_numpy(problem: Problem) -> None:
 
 
 def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
-    from .cpu.engine import engine_for
-
     scheme, blocks = flatten(plan.levels), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
     if problem.column_major:
@@ -204,9 +195,6 @@ def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
 
 def _run_guarded(problem: Problem, plan: Plan) -> Plan:
     """Run one product of a plan with levels, or what the data allow instead."""
-    from .cpu.engine import scaling_for
-    from .cpu.guard import magnitudes
-
     spec = _spec(plan.dtype)
     rows, columns = magnitudes((problem.a, problem.b.T), spec, plan.threads)
     danger, scales = _verdict(plan, problem.alpha, rows, columns)

@@ -61,4 +61,3 @@ _TABLE = [
 ]
 
 SPECS = {(s.isa, s.dtype): s for s in _TABLE}
-DTYPES = tuple(np.dtype(name) for name in dict.fromkeys(s.dtype for s in _TABLE))
