@@ -28,8 +28,8 @@ from .cpu.threads import default_threads
 from .decision.hardware import isa_family
 from .decision.select import Product, select, whole_products
 from .numerics.bounds import SPREAD, error_bound
-from .planning import Inadmissible, Plan
-from .problem import Problem
+from .planning import Plan
+from .problem import Inadmissible, Problem
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike

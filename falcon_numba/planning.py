@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 MIB = 2**20
 
 
-class Inadmissible(ValueError):
-    """A plan breaks a rule that the caller set: the largest error, or the workspace allowed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What runs for one product (or a batch of equal ones), and why.

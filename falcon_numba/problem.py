@@ -1,10 +1,14 @@
-"""What an engine is asked to compute: normalised views and the epilogue."""
+"""What an engine is asked to compute, normalised views and the epilogue, and the refusal to do so."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+
+
+class Inadmissible(ValueError):
+    """A plan breaks a rule that the caller set: the largest error, or the workspace allowed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

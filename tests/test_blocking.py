@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import falcon_numba as fn
 from falcon_numba.cpu.blocking import MIB, choose_blocks, default_limit
 from falcon_numba.cpu.spec import SPECS
-from falcon_numba.planning import Inadmissible
+from falcon_numba.problem import Inadmissible
 
 SIZE = st.integers(1, 20000)
 

@@ -13,7 +13,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from ..planning import Inadmissible
+from ..problem import Inadmissible
 from .pack import scratch_bytes
 from .spec import KernelSpec
 

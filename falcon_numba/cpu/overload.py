@@ -7,7 +7,7 @@ from Python, `out` may overlap the inputs: the result is then computed aside and
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 
 import numpy as np
 from numba import types
@@ -16,11 +16,8 @@ from numba.core.registry import cpu_target
 from numba.extending import overload, register_jitable
 
 
-@functools.cache
-def register() -> None:
+def register(gemm: Callable) -> None:
     """Make `gemm` known to Numba."""
-    from ..api import gemm
-
     options = {"fastmath": False, "error_model": "numpy"}  # whatever the user's function says
     overload(gemm, options, target="cpu")(_gemm)
     cpu_target.typing_context.refresh()  # Numba may be typing a function at this moment

@@ -15,7 +15,8 @@ import numpy as np
 
 from ..algorithms import Scheme, flatten, resolve_scheme
 from ..numerics.bounds import error_bound
-from ..planning import Inadmissible, Plan
+from ..planning import Plan
+from ..problem import Inadmissible
 
 if TYPE_CHECKING:
     from ..config import Settings
