@@ -21,7 +21,8 @@ from measure import fma_peak, operands, refuse_pinned_blas, say
 from shapes import Shape
 
 import falcon_numba as fn
-from falcon_numba.cpu import guard, phases
+from falcon_numba import dispatch
+from falcon_numba.cpu import phases
 from falcon_numba.cpu.engine import Engine, engine_for
 from falcon_numba.cpu.spec import SPECS
 from falcon_numba.decision.hardware import isa_family
@@ -34,7 +35,7 @@ LABELS = {
     "barrier": "waiting at barriers",
     "other": "other, in the engine",
     "edges": "starting, waiting for the last",
-    "guard": "guard (one thread)",
+    "guard": "guard",
     "python": "Python",
 }
 
@@ -54,7 +55,7 @@ class Profile(NamedTuple):
 
 @contextmanager
 def _guard_timed(spent: list[int]) -> Iterator[None]:
-    magnitudes = guard.magnitudes
+    magnitudes = dispatch.magnitudes
 
     def timed(*args: Any) -> Any:
         start = time.monotonic_ns()
@@ -63,7 +64,7 @@ def _guard_timed(spent: list[int]) -> Iterator[None]:
         finally:
             spent.append(time.monotonic_ns() - start)
 
-    with mock.patch.object(guard, "magnitudes", timed):
+    with mock.patch.object(dispatch, "magnitudes", timed):
         yield
 
 
