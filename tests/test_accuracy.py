@@ -398,3 +398,26 @@ def test_bits_do_not_depend_on_the_order_of_out_under_a_limit():
         options = {"scheme": ("hk223", "strassen", "winograd"), "workspace_limit": "3 MiB", "threads": 1}
         c, f = (fn.gemm(a, b, out=np.empty((M, N), np.float32, order=o), **options) for o in "CF")
         np.testing.assert_array_equal(c, f)
+
+
+def test_depths_that_make_no_sense():
+    """Bounded by products, by blocks and by growth, not by the size of the matrices: tiny ones run at depth 3."""
+    one = np.ones((1, 1), np.float32)
+    assert fn.gemm(one, one, scheme="laderman", depth=3) == 1
+    for options in (
+        {"depth": 6},
+        {"depth": 10**9},
+        {"scheme": "laderman", "depth": 4},
+        {"depth": 11, "scheme": "2x2x3"},
+    ):
+        with pytest.raises(ValueError, match="no sense"):
+            fn.gemm(one, one, **options)
+    s = fn.schemes["strassen"]
+    twice = fn.Scheme(
+        "wasteful",
+        np.concatenate([s.U, *[s.U[:1]] * 2]),
+        np.concatenate([s.V, *[s.V[:1]] * 2]),
+        np.concatenate([s.W, 10**8 * s.W[:1], -(10**8) * s.W[:1]]),
+    )
+    with pytest.raises(ValueError, match="growth factor"):
+        fn.gemm(one, one, scheme=twice, depth=1)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..algorithms import Scheme, flatten, resolve_scheme
-from ..numerics.bounds import error_bound
+from ..algorithms import Scheme, flatten, levels_growth, resolve_scheme
+from ..numerics.bounds import error_bound, unit_roundoff
 from ..planning import Plan
 from ..problem import Inadmissible
 
@@ -181,15 +181,12 @@ def _engine_plan(
     if not flat.fits(product.dtype):
         raise Inadmissible(f"coefficients of {'*'.join(s.name for s in levels)} leave the range of {product.dtype}")
     blocks, workspace = blocks_for(flat.grid, flat.ranks)
-    bounds = {
-        accuracy: error_bound(levels, product.K, blocks.KC, product.dtype, accuracy).relative
-        for accuracy in ("normwise", settings.accuracy)
-    }
-    if levels and bounds["normwise"] >= 1:
+    growth = float(levels_growth(levels)) * flat.grid[1]
+    if growth * unit_roundoff(product.dtype) >= 1:
         raise Inadmissible(
-            f"{_levels(len(levels))} make no sense: an error bound of {bounds['normwise']:.2g} leaves no digit"
+            f"{_levels(len(levels))} make no sense: a growth factor of {growth:.2g} leaves no digit of {product.dtype}"
         )
-    bound = bounds[settings.accuracy]
+    bound = error_bound(levels, product.K, blocks.KC, product.dtype, settings.accuracy).relative
     _admit(bound, settings, f"depth {len(levels)}")
     return Plan(
         *product,
