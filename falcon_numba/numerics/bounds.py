@@ -98,15 +98,11 @@ def error_bound(levels: tuple[Scheme, ...], K: int, KC: int, dtype: str, accurac
     tiny = float(np.finfo(dtype).tiny)
     if not levels:
         return ErrorBound(roundings, roundings, K * tiny, True)
-    leaf = -(-K // flatten(levels).grid[1])
-    sums = float(levels_growth(levels)) * grid_k(levels) * leaf  # e·K_leaf
+    k = flatten(levels).grid[1]
+    leaf = -(-K // k)
+    sums = float(levels_growth(levels)) * k * leaf  # e·K_leaf
     factor = sums * roundings * (BALANCED if accuracy == "balanced" else 1.0)
     return ErrorBound(factor, factor / K, sums * tiny, False)
-
-
-def grid_k(levels: tuple[Scheme, ...]) -> int:
-    """The inner grid size of all levels together."""
-    return flatten(levels).grid[1]
 
 
 def entry_bounds(
