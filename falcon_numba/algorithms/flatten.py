@@ -58,6 +58,8 @@ class FlatScheme:
     U: Terms
     V: Terms
     W: Terms
+    levels: tuple[Scheme, ...]
+    is_transposed: bool = False
 
     @property
     def rank(self) -> int:
@@ -77,12 +79,18 @@ class FlatScheme:
         coefs = np.abs(np.concatenate([t.coef for t in (self.U, self.V, self.W)]))
         return bool(coefs.min() >= info.tiny and coefs.max() <= info.max)
 
+    def split(self, outer: int) -> tuple[FlatScheme, FlatScheme]:
+        """The `outer` outermost levels, and the others: their Kronecker product is this one."""
+        parts = flatten(self.levels[:outer]), flatten(self.levels[outer:])
+        return tuple(p.transposed for p in parts) if self.is_transposed else parts
+
     @cached_property
     def transposed(self) -> FlatScheme:
         """The same products for Cᵀ = Bᵀ·Aᵀ: U and V change roles, every block's row and column too."""
         m, k, n = self.grid
         return FlatScheme(
-            (n, k, m), self.ranks, _transposed(self.V, k, n), _transposed(self.U, m, k), _transposed(self.W, m, n)
+            (n, k, m), self.ranks, _transposed(self.V, k, n), _transposed(self.U, m, k), _transposed(self.W, m, n),
+            self.levels, not self.is_transposed,
         )
 
 
@@ -104,7 +112,7 @@ def flatten(levels: tuple[Scheme, ...]) -> FlatScheme:
     tensors = [_effective(scheme) for scheme in levels]
     ranks = tuple(len(U) for U, _, _ in tensors)
     U, V, W = (_kron([level[i] for level in tensors], math.prod(ranks), columns) for i, columns in enumerate((k, n, n)))
-    return FlatScheme((m, k, n), ranks, U, V, W)
+    return FlatScheme((m, k, n), ranks, U, V, W, levels)
 
 
 def _effective(scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -36,6 +36,7 @@ class Blocks:
     KC: int
     CHUNKS: int
     PRODUCTS: int
+    OUTER: int
     MC: int
     NC: int
     N2: int
@@ -115,11 +116,15 @@ def choose_blocks(
 
     # What only decides the schedule.
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
+    outer, targets = 0, m * n
+    if len(ranks) > 1:
+        outer = len(ranks) - 1
+        targets += 4
     budget = min(A_SHARE, limit // (4 * threads)) // row // MR * MR
     MC = max(MR, min(MOST_MC, spec.MC_KC // KC // MR * MR, budget, up(h, MR)))
-    budget = min(TARGET_SHARE, limit // (4 * threads)) // (m * n * MC * size) // NR * NR
+    budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * size) // NR * NR
     N2 = max(NR, min(MOST_N2 // NR * NR, budget, up(w, NR)))
-    a_bytes, target_bytes = up(MC * row, 64), up(m * n * MC * N2 * size, 64)
+    a_bytes, target_bytes = up(MC * row, 64), up(targets * MC * N2 * size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
     left = (limit - threads * (a_bytes + target_bytes + scratch)) // teams // row // NR * NR
     if left < NR:
@@ -129,4 +134,4 @@ def choose_blocks(
         )
     NC = even(w, WIDEST[min(len(ranks), len(WIDEST) - 1)], NR)
     NC = min(NC, up(-(-w // -(-w // left)), NR))
-    return Blocks(KC, chunks, products, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)
+    return Blocks(KC, chunks, products, outer, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)

@@ -152,7 +152,7 @@ class Engine:
         threads: int,
         whole: bool,
     ) -> int:
-        tables = _tables(scheme, self.spec.dtype)
+        tables = _tables(scheme, blocks.OUTER, self.spec.dtype)
         dtype = np.dtype(self.spec.dtype).type
         factors = dtype(alpha), dtype(beta)
         clock = self.clock  # kept alive here until the run is over
@@ -169,7 +169,7 @@ class Engine:
                 b_step=blocks.b_bytes,
                 targets=targets,
                 targets_step=blocks.target_bytes,
-                target_bytes=blocks.target_bytes // (scheme.grid[0] * scheme.grid[2]),
+                target_bytes=blocks.MC * blocks.N2 * self.spec.itemsize,
                 scratch=targets + threads * blocks.target_bytes,
                 scratch_step=blocks.scratch_bytes,
                 clock=0 if clock is None else clock.ctypes.data,
@@ -209,10 +209,12 @@ def _rows(problem: Problem) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(scheme: FlatScheme, dtype: str) -> w.Tables:
+def _tables(scheme: FlatScheme, outer: int, dtype: str) -> w.Tables:
     """The scheme as the worker wants it: writable contiguous arrays, coefficients in the lane dtype."""
-    terms = (Terms(t.ptr.copy(), t.block.copy(), t.coef.astype(dtype)) for t in (scheme.U, scheme.V, scheme.W))
-    return w.Tables(np.array(scheme.grid, np.int64), *terms)
+    outside, inside = scheme.split(outer)
+    parts = scheme.U, scheme.V, outside.W, inside.W
+    terms = (Terms(t.ptr.copy(), t.block.copy(), t.coef.astype(dtype)) for t in parts)
+    return w.Tables(np.array(scheme.grid, np.int64), np.array(inside.grid, np.int64), *terms)
 
 
 @functools.cache

@@ -164,3 +164,44 @@ def make_flush(spec: KernelSpec, portable: bool):
                     poke(line + j * column_step, peek(buffer + j * size))
 
     return flush
+
+
+def make_add(spec: KernelSpec, portable: bool):
+    """Packed accumulators of inner levels into those of outer ones.
+
+    Returns
+    -------
+    add : Numba function (target, source, nbytes, coef, accumulates)
+        target = coef·source (+ target, in one fused multiply-add, with `accumulates`); `nbytes` is a whole number of
+        tiles.
+    """
+    peek, poke, fma = make_memory(spec.dtype)
+    size = spec.itemsize
+
+    @intrinsic
+    def add(typingctx, target, source, nbytes, coef, accumulates):
+        def codegen(context, builder, signature, args):
+            target, source, nbytes, coef, accumulates = args
+            v = Vec(builder, spec.dtype, spec.VL)
+            coef = v.splat(coef)
+            with builder.if_else(accumulates) as branches:
+                for branch, adding in zip(branches, (True, False), strict=True):
+                    with branch, cgutils.for_range(builder, builder.sdiv(nbytes, c64(spec.NV * v.width))) as each:
+                        here = builder.mul(each.index, c64(spec.NV * v.width))
+                        for j in range(spec.NV):
+                            go = builder.add(here, c64(j * v.width))
+                            at, x = builder.add(target, go), v.load(builder.add(source, go), v.width)
+                            y = v.fma(coef, x, v.load(at, v.width)) if adding else builder.fmul(coef, x)
+                            v.store(y, at, v.width)
+            return context.get_dummy_value()
+
+        i, scalar = types.int64, types.float32 if spec.itemsize == 4 else types.float64
+        return types.void(i, i, i, scalar, types.boolean), codegen
+
+    @inner_of(spec.isa, spec.dtype)
+    def portable_add(target, source, nbytes, coef, accumulates):
+        for at in range(0, nbytes, size):
+            x = peek(source + at)
+            poke(target + at, fma(coef, x, peek(target + at)) if accumulates else coef * x)
+
+    return portable_add if portable else add

@@ -19,8 +19,8 @@ from numba import types
 
 from .simd import inner, peek_i64, poke_i64
 
-PHASES = ("other", "pack_a", "pack_b", "kernel", "flush", "barrier")
-OTHER, PACK_A, PACK_B, KERNEL, FLUSH, BARRIER = range(len(PHASES))
+PHASES = ("other", "pack_a", "pack_b", "kernel", "targets", "flush", "barrier")
+OTHER, PACK_A, PACK_B, KERNEL, TARGETS, FLUSH, BARRIER = range(len(PHASES))
 FIRST, LAST, SUMS = 2, 3, 4
 COLUMNS = SUMS + len(PHASES)
 

@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, types
 
-from .epilogue import make_flush
+from .epilogue import make_add, make_flush
 from .microkernel import make_microkernel, make_portable_microkernel
 from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
-from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, lap
+from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, TARGETS, lap
 from .simd import inner, inner_of, make_memory, named
 from .spec import KernelSpec
 from .sync import barrier
@@ -62,12 +62,14 @@ def thread_grid(tiles, panels, threads):
 
 
 class Tables(NamedTuple):
-    """The flattened scheme: its grid, the combinations of A and B, and the targets of each product."""
+    """The flattened scheme, its W split into that of the outer and that of the inner levels."""
 
     grid: object  # int64 (m, k, n)
+    inner: object  # int64 (m, k, n) of the inner levels
     U: Terms
     V: Terms
-    W: Terms
+    OUTER: Terms  # W of the outer levels; one product and one block where there are none
+    INNER: Terms  # W of the inner levels
 
 
 class Buffers(NamedTuple):
@@ -96,6 +98,7 @@ def make_worker(spec: KernelSpec, portable: bool):
     microkernel = make_portable_microkernel(spec) if portable else make_microkernel(spec)
     pack = make_pack(spec, portable)
     flush = make_flush(spec, portable)
+    add = make_add(spec, portable)
     _, poke, _ = make_memory(spec.dtype)
     zero, one = np.dtype(spec.dtype).type(0), np.dtype(spec.dtype).type(1)
 
@@ -150,43 +153,54 @@ def make_worker(spec: KernelSpec, portable: bool):
             out += bytes_
 
     @part
-    def targets_of(terms, products, blocks, buf_t, target_bytes):
-        """How the terms of W meet their targets, when `products` products at a time are added before a flush to C.
+    def sums_of(terms, products, blocks):
+        """In which order the products of a W meet its blocks, `products` of them to a pass over C.
 
         Returns
         -------
-        addresses, reached : one per term: of its target; whether an earlier product of the pass has reached it
-        ones : as many ones, for the later chunks of K
+        reached : int64, one per term: whether an earlier product of the pass has reached the block
         visits : int64 (blocks, passes + 1): how many passes before pass i reached the block
         """
-        hits, R = len(terms.block), len(terms.ptr) - 1
-        addresses, reached = np.empty(hits, np.int64), np.empty(hits, np.int64)
+        R = len(terms.ptr) - 1
+        reached = np.empty(len(terms.block), np.int64)
         visits = np.zeros((blocks, (R + products - 1) // products + 1), np.int64)
         for r in range(R):
             i = r // products
             for t in range(terms.ptr[r], terms.ptr[r + 1]):
                 q = terms.block[t]
-                addresses[t] = buf_t + q * target_bytes
                 reached[t] = visits[q, i + 1] > 0
                 visits[q, i + 1] = 1
         for q in range(blocks):
             for i in range(visits.shape[1] - 1):
                 visits[q, i + 1] += visits[q, i]
-        return addresses, reached, np.ones(hits, np.int64), visits
+        return reached, visits
 
     @part
     def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch, clock):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
-        R, W = len(tables.W.ptr) - 1, tables.W
+        OUTER, INNER = tables.OUTER, tables.INNER
+        outer_R, inner_R = len(OUTER.ptr) - 1, len(INNER.ptr) - 1
+        inner_n, inner_blocks = tables.inner[2], tables.inner[0] * tables.inner[2]
+        outer_n, outer_blocks = n // inner_n, m * n // inner_blocks
+        nested = outer_R > 1 or outer_blocks > 1
         h, d, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_K] + k - 1) // k, (p[SIZE_N] + n - 1) // n  # of one block
-        KC, MC, NC, N2, PRODUCTS = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2], p[BLOCK_PRODUCTS]
+        KC, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
+        OUTERS = p[BLOCK_PRODUCTS] // inner_R  # outer products of a pass over C
         a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, h, d, p[A_SCALE], 0)
         b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, d, w, 0, p[B_SCALE])
         b_block, packed_ahead, packs_only = buf_b, p[B_PACKED] != 0, p[A] == 0
         if packed_ahead:
             b_block = p[B_PACKED]
-        addresses, reached, ones, visits = targets_of(W, PRODUCTS, m * n, buf_t, target_bytes)
+
+        inner_reached, _ = sums_of(INNER, inner_R, inner_blocks)
+        outer_reached, visits = sums_of(OUTER, OUTERS, outer_blocks)
+        buf_h, ones = buf_t, np.ones(len(INNER.block), np.int64)
+        if nested:
+            buf_t += inner_blocks * target_bytes
+        addresses = np.empty(len(INNER.block), np.int64)
+        for t in range(len(addresses)):
+            addresses[t] = buf_h + INNER.block[t] * target_bytes
 
         rows_of_threads, columns_of_threads = thread_grid((h + MR - 1) // MR, (min(w, NC) + NR - 1) // NR, threads)
         first_tile, last_tile = share((h + MR - 1) // MR, tid // columns_of_threads, rows_of_threads)
@@ -202,8 +216,9 @@ def make_worker(spec: KernelSpec, portable: bool):
             first_panel, last_panel = share(panels, tid % columns_of_threads, columns_of_threads)
             for pc in range(0, d, KC * p[BLOCK_CHUNKS]):  # 4th loop
                 kf = min(KC * p[BLOCK_CHUNKS], d - pc)
-                for r0 in range(0, R, PRODUCTS):
-                    r1 = min(R, r0 + PRODUCTS)
+                for o0 in range(0, outer_R, OUTERS):
+                    o1 = min(outer_R, o0 + OUTERS)
+                    r0, r1 = o0 * inner_R, o1 * inner_R
                     b_row = (r1 - r0) * panels * NR * size  # bytes of one row of all these B̃_r
                     if packs_only or not packed_ahead:
                         lap(clock, OTHER)
@@ -229,7 +244,6 @@ def make_worker(spec: KernelSpec, portable: bool):
                             a = buf_a
                             for s in range(0, kf, KC):
                                 kb = min(KC, kf - s)
-                                accumulate = reached if s == 0 else ones
                                 for r in range(r0, r1):
                                     b = b_block + s * b_row + ((r - r0) * panels + jn) * NR * kb * size
                                     # The panel that is read after the last of this one: next product, chunk, columns.
@@ -239,17 +253,30 @@ def make_worker(spec: KernelSpec, portable: bool):
                                         next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, kf - s - kb) * size
                                     else:
                                         next_b = b_block + (jn + wide) * NR * min(KC, kf) * size
-                                    t, count = W.ptr[r], W.ptr[r + 1] - W.ptr[r]
-                                    where, coefs = addresses.ctypes.data + 8 * t, W.coef.ctypes.data + size * t
-                                    adds = accumulate.ctypes.data + 8 * t
+                                    ri = r % inner_R
+                                    t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
+                                    where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
+                                    adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
                                     macrokernel(tiles, wide, kb, a, b, next_b, count, where, coefs, adds)
                                     a += a_step
+                                    if nested and ri + 1 == inner_R:
+                                        lap(clock, KERNEL)
+                                        ro = r // inner_R
+                                        for t in range(OUTER.ptr[ro], OUTER.ptr[ro + 1]):
+                                            to = buf_t + OUTER.block[t] * inner_blocks * target_bytes
+                                            again, coef = outer_reached[t] != 0 or s > 0, OUTER.coef[t]
+                                            for q in range(inner_blocks):
+                                                at = q * target_bytes
+                                                add(to + at, buf_h + at, tiles * wide * tile_bytes, coef, again)
+                                        lap(clock, TARGETS)
                             lap(clock, KERNEL)
                             for q in range(m * n):
-                                earlier = visits[q, r0 // PRODUCTS]
-                                i, j = q // n * h + ic, q % n * w + jc + jn * NR
+                                qo, qi = q // inner_blocks, q % inner_blocks
+                                earlier = visits[qo, o0 // OUTERS]
+                                i = (qo // outer_n * tables.inner[0] + qi // inner_n) * h + ic
+                                j = (qo % outer_n * inner_n + qi % inner_n) * w + jc + jn * NR
                                 rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, w - jc - jn * NR, p[SIZE_N] - j)
-                                if rows > 0 and columns > 0 and visits[q, r0 // PRODUCTS + 1] > earlier:
+                                if rows > 0 and columns > 0 and visits[qo, o0 // OUTERS + 1] > earlier:
                                     c, t = p[C] + i * p[C_ROW] + j * p[C_COL], buf_t + q * target_bytes
                                     again = pc > 0 or earlier > 0
                                     factor, reads = one if again else beta, again or beta != 0
@@ -261,7 +288,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                     if packed_ahead:
                         b_block += kf * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
-        return passed + 0 * (len(addresses) + len(reached) + len(ones))
+        return passed + 0 * (len(addresses) + len(inner_reached) + len(ones))
 
     def worker(tid, threads, team, sync, products, alpha, beta, tables, buffers):
         blocks = max(tables.grid[0] * tables.grid[1], tables.grid[1] * tables.grid[2])
@@ -293,6 +320,6 @@ def worker_signature(spec: KernelSpec):
     i, scalar = types.int64, types.float32 if spec.itemsize == 4 else types.float64
     ints, reals = types.Array(i, 1, "C"), types.Array(scalar, 1, "C")
     terms = types.NamedTuple([ints, ints, reals], Terms)
-    tables = types.NamedTuple([ints, terms, terms, terms], Tables)
+    tables = types.NamedTuple([ints, ints, terms, terms, terms, terms], Tables)
     buffers = types.NamedUniTuple(i, len(Buffers._fields), Buffers)
     return types.void(i, i, i, i, types.Array(i, 2, "C"), scalar, scalar, tables, buffers)
