@@ -107,7 +107,7 @@ def _peak_kernel(spec: KernelSpec) -> Any:
     def repeat(rounds, K, a, b, zero):
         for _ in range(rounds):
             # Zero targets, so that nothing is stored, but a zero from memory, so that the product isn't optimised away.
-            microkernel(K, a, b, peek_i64(zero), a, a, a, 0, b, 0)
+            microkernel(K, a, b, peek_i64(zero), a, a, a, 0, b, 0, a, 0)
 
     return repeat
 

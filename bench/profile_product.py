@@ -31,6 +31,7 @@ LABELS = {
     "pack_a": "combine and pack A",
     "pack_b": "combine and pack B",
     "kernel": "micro-kernel, targets",
+    "targets": "inner into outer sums",
     "flush": "flush to C",
     "barrier": "waiting at barriers",
     "other": "other, in the engine",

@@ -49,9 +49,9 @@ def make_microkernel(spec: KernelSpec):
     groups = VL // unroll  # rounds in a chunk
 
     @intrinsic
-    def microkernel(typingctx, K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step):
+    def microkernel(typingctx, K, a, b, targets, addresses, coefs, accumulate, offset, next_b, step_b, next_a, step_a):
         def codegen(context, builder, signature, args):
-            K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step = args
+            K, a, b, targets, addresses, coefs, accumulate, offset, next_b, step_b, next_a, step_a = args
             v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
 
             def step(acc, a, b):
@@ -71,9 +71,10 @@ def make_microkernel(spec: KernelSpec):
                 builder.position_at_end(head)
                 i = phi(builder, I64, (c64(0), entry))
                 nodes = [phi(builder, x.type, (x, entry)) for x in state]
-                a, b, line, *acc = nodes
+                a, b, line_b, line_a, *acc = nodes
                 if steps > 1:
-                    v.prefetch(line)
+                    v.prefetch(line_b)
+                    v.prefetch(line_a)
                 for u in range(steps):
                     acc = step(acc, add(a, c64(u * size)), add(b, c64(u * NR * size)))
                 after = add(i, c64(1))
@@ -81,7 +82,7 @@ def make_microkernel(spec: KernelSpec):
                 if steps > 1:  # after the last round of a chunk (a power of two of them) come its other rows
                     last = builder.icmp_signed("==", builder.and_(i, c64(groups - 1)), c64(groups - 1))
                     a_next = add(a_next, builder.select(last, c64((MR - 1) * v.width), c64(0)))
-                new = [a_next, add(b, c64(steps * NR * size)), add(line, ahead_step), *acc]
+                new = [a_next, add(b, c64(steps * NR * size)), add(line_b, step_b), add(line_a, step_a), *acc]
                 for node, value in zip([i, *nodes], [after, *new], strict=True):
                     node.add_incoming(value, head)
                 builder.cbranch(builder.icmp_signed("<", after, count), head, exit_)
@@ -97,8 +98,8 @@ def make_microkernel(spec: KernelSpec):
                     v.prefetch(add(target(each.index), c64(x)))
 
             rounds = builder.sdiv(K, c64(unroll))
-            state = loop("group", rounds, [a, b, ahead, *[v.zero] * tile], unroll)
-            acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[3:]
+            state = loop("group", rounds, [a, b, next_b, next_a, *[v.zero] * tile], unroll)
+            acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[4:]
 
             with cgutils.for_range(builder, targets) as each:
                 word = builder.shl(each.index, c64(3))
@@ -118,7 +119,7 @@ def make_microkernel(spec: KernelSpec):
                                 v.store(y, at, v.width)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 10), codegen
+        return types.void(*[types.int64] * 12), codegen
 
     return microkernel
 
@@ -132,7 +133,7 @@ def make_portable_microkernel(spec: KernelSpec):
     part = inner_of(spec.isa, spec.dtype)
 
     @part
-    def microkernel(K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step):
+    def microkernel(K, a, b, targets, addresses, coefs, accumulate, offset, next_b, step_b, next_a, step_a):
         for i in range(MR):
             for j in range(NR):
                 acc = zero

@@ -105,11 +105,12 @@ def make_worker(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
-    def macrokernel(tiles, panels, kb, a, b, next_b, targets, addresses, coefs, accumulate):
-        """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K; prefetches the panel of B that comes next."""
+    def macrokernel(tiles, panels, kb, a, b, next_a, next_b, targets, addresses, coefs, accumulate):
+        """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K; prefetches what of A and B comes next."""
         panel = kb * NR * size
         sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
         prefetched = max(1, kb // 4) * 64  # bytes that one tile prefetches
+        start = panels * tiles - (tiles * sliver + prefetched - 1) // prefetched  # first tile that prefetches A
         for jr in range(panels):
             here = b + jr * panel
             ahead = here + panel if jr + 1 < panels else next_b
@@ -117,8 +118,11 @@ def make_worker(spec: KernelSpec, portable: bool):
             for ir in range(tiles):
                 step = 64 if done < panel else 0
                 line = ahead + done if step else ahead
-                offset = (jr * tiles + ir) * tile_bytes
-                microkernel(kb, a + ir * sliver, here, targets, addresses, coefs, accumulate, offset, line, step)
+                index = jr * tiles + ir
+                step_a, line_a = (64, next_a + (index - start) * prefetched) if index >= start else (0, next_a)
+                microkernel(
+                    kb, a + ir * sliver, here, targets, addresses, coefs, accumulate, index * tile_bytes, line, step, line_a, step_a
+                )
                 done += prefetched
 
     @part
@@ -257,7 +261,8 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
                                     where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
-                                    macrokernel(tiles, wide, kb, a, b, next_b, count, where, coefs, adds)
+                                    next_a = a + a_step if r + 1 < r1 or s + kb < kf else buf_a
+                                    macrokernel(tiles, wide, kb, a, b, next_a, next_b, count, where, coefs, adds)
                                     a += a_step
                                     if nested and ri + 1 == inner_R:
                                         lap(clock, KERNEL)
