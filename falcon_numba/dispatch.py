@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numba
 import numpy as np
 
-from .algorithms import flatten, levels_growth, resolve_scheme
+from .algorithms import FlatScheme, flatten, levels_growth, resolve_scheme
 from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Scaling, engine_for, scaling_for
@@ -105,19 +105,17 @@ def _plan(product: Product, settings: Settings, threads: int) -> Plan:
     return select(product, settings, threads, functools.partial(_blocks, product, settings.workspace_limit, threads))
 
 
-def _blocks(
-    product: Product, limit: int | None, threads: int, grid: tuple[int, int, int], ranks: tuple[int, ...]
-) -> tuple[Blocks, int]:
+def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
     """Block sizes of the engine for a row-major C, and the workspace that suffices for any order of C."""
     if numba.config.DISABLE_JIT:
         raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
     M, N, K, _, dtype = product
     spec = _spec(dtype)
-    teams = threads if whole_products(product, threads, ranks) else 1
+    teams = threads if whole_products(product, threads, scheme.ranks) else 1
     if limit is None:
         limit = default_limit(M, N, K, spec.itemsize, threads)
-    blocks = choose_blocks(spec, grid, ranks, M, N, K, threads, teams, limit)
-    turned = choose_blocks(spec, grid[::-1], ranks, N, M, K, threads, teams, limit)
+    blocks = choose_blocks(spec, scheme, M, N, K, threads, teams, limit)
+    turned = choose_blocks(spec, scheme.transposed, N, M, K, threads, teams, limit)
     return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams))
 
 
@@ -188,7 +186,7 @@ def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
         problem, scheme = problem.transposed, scheme.transposed
         scaling = None if scaling is None else scaling.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
-        blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme.grid, scheme.ranks)
+        blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
     engine.run([problem], scheme, blocks, plan.threads, whole_products=plan.whole_products, scaling=scaling)
 
@@ -234,7 +232,7 @@ def _verdict(plan: Plan, alpha: float, rows: Magnitudes, columns: Magnitudes) ->
 def _classical(plan: Plan, why: str) -> Plan:
     """The depth-0 plan for the same product."""
     product = Product(plan.M, plan.N, plan.K, plan.batch, plan.dtype)
-    blocks, workspace = _blocks(product, plan.workspace_limit, plan.threads, (1, 1, 1), ())
+    blocks, workspace = _blocks(product, plan.workspace_limit, plan.threads, flatten(()))
     return replace(
         plan,
         levels=(),

@@ -62,12 +62,12 @@ def exercise(engine: Engine) -> None:
     for M, N, K in ((1, 1, 1), (5, 3, 7), (31, 65, 33), (100, 90, 700)):
         for names in combinations:
             levels = tuple(fn.schemes[name] for name in names)
-            flat, ranks = flatten(levels), tuple(s.rank for s in levels)
+            flat = flatten(levels)
             for layout in ("C", "F", "strided"):
                 a, b = integers(rng, (M, K), spec.dtype), integers(rng, (K, N), spec.dtype)
                 out = in_layout(np.full((M, N), np.nan, spec.dtype), layout)
                 for threads in (1, 3):
-                    blocks = choose_blocks(spec, flat.grid, ranks, M, N, K, threads, 1, 2**28)
+                    blocks = choose_blocks(spec, flat, M, N, K, threads, 1, 2**28)
                     x, y = in_layout(a, layout), in_layout(b, layout)
                     engine.run([Problem(x, y, out)], flat, blocks, threads)
                     np.testing.assert_array_equal(out, a.astype(np.int64) @ b.astype(np.int64))
@@ -119,14 +119,14 @@ def test_a_list_of_different_problems_is_one_run(dtype):
     from falcon_numba.cpu.engine import engine_for
 
     rng = np.random.default_rng(5)
-    flat, ranks = flatten((fn.schemes["strassen"],)), (7,)
+    flat = flatten((fn.schemes["strassen"],))
     for whole in (False, True):
         problems, expected = [], []
         for M, N, K in ((40, 50, 60), (1, 1, 1), (17, 64, 5), (64, 64, 64)):
             a, b = integers(rng, (2, M, K), dtype), integers(rng, (2, K, N), dtype)
             problems.append(Problem(a, b, np.full((2, M, N), np.nan, dtype)))
             expected.append(a.astype(np.int64) @ b.astype(np.int64))
-        blocks = choose_blocks(spec, flat.grid, ranks, 64, 64, 64, 3, 3 if whole else 1, 2**28)
+        blocks = choose_blocks(spec, flat, 64, 64, 64, 3, 3 if whole else 1, 2**28)
         engine_for(spec).run(problems, flat, blocks, 3, whole_products=whole)
         for problem, right in zip(problems, expected, strict=True):
             np.testing.assert_array_equal(problem.c, right)
@@ -142,9 +142,9 @@ def test_packed_b_gives_the_same_bits(dtype):
     rng = np.random.default_rng(6)
     for names, (K, N) in ((("strassen", "hk232"), (150, 333)), ((), (2500, 70))):
         levels = tuple(fn.schemes[name] for name in names)
-        flat, ranks = flatten(levels), tuple(s.rank for s in levels)
+        flat = flatten(levels)
         b = in_layout(rng.standard_normal((K, N)).astype(dtype), "strided")
-        blocks = choose_blocks(spec, flat.grid, ranks, 200, N, K, 2, 1, 2**28)
+        blocks = choose_blocks(spec, flat, 200, N, K, 2, 1, 2**28)
         blocks = replace(blocks, NC=2 * spec.NR)  # several blocks of columns
         packed = engine.pack_b(b, flat, blocks, 2)
         for M in (1, 130, 200):

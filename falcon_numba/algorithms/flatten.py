@@ -48,6 +48,8 @@ class FlatScheme:
         (m, k, n) of all levels together.
     ranks : tuple of int
         Of the levels, outermost first, products without effect left out.
+    levels : tuple of Scheme
+        What was flattened, untransposed.
     U, V, W : Terms
         Blocks of A, B and C. The outermost level is the most significant part of product, block row and block column.
         For every product the largest coefficients of U and V lie in [1, 2): powers of two are moved to W, exactly.
@@ -62,16 +64,29 @@ class FlatScheme:
     is_transposed: bool = False
 
     @property
+    def grids(self) -> tuple[tuple[int, int, int], ...]:
+        """(m, k, n) of the levels, outermost first."""
+        return tuple(s.grid[::-1] if self.is_transposed else s.grid for s in self.levels)
+
+    @property
     def rank(self) -> int:
         """R, the number of leaf products."""
         return math.prod(self.ranks)
 
     @cached_property
     def largest_sums(self) -> tuple[float, float, float]:
-        """max ‖U_r‖₁, max ‖V_r‖₁ and max ‖U_r‖₁·‖V_r‖₁·max(1, |W_r|): what combinations and products may grow by."""
+        """Most that magnitudes grow by, K apart: in combinations of A (max ‖U_r‖₁), of B, and in any sum towards C.
+
+        A sum of inner levels is at most e = max_(i,j) Σ_r |W[r,i,j]|·‖U_r‖₁·‖V_r‖₁ of these levels times
+        ‖U_r‖₁·‖V_r‖₁ of the outer ones, before their W applies. The figure bounds all such mixtures.
+        """
         u, v = (np.add.reduceat(np.abs(t.coef), t.ptr[:-1]) for t in (self.U, self.V))
-        w = np.maximum.reduceat(np.abs(self.W.coef), self.W.ptr[:-1])
-        return float(u.max()), float(v.max()), float((u * v * np.maximum(w, 1)).max())
+        growth = 1.0
+        for U, V, W in map(_effective, self.levels):
+            each = np.abs(U).sum(axis=(1, 2)) * np.abs(V).sum(axis=(1, 2))
+            weighted = np.abs(W) * each[:, None, None]
+            growth *= max(float(each.max()), float(weighted.max()), float(weighted.sum(axis=0).max()))
+        return float(u.max()), float(v.max()), growth
 
     def fits(self, dtype: str) -> bool:
         """Whether the dtype holds every coefficient without overflow or underflow."""
@@ -81,16 +96,21 @@ class FlatScheme:
 
     def split(self, outer: int) -> tuple[FlatScheme, FlatScheme]:
         """The `outer` outermost levels, and the others: their Kronecker product is this one."""
-        parts = flatten(self.levels[:outer]), flatten(self.levels[outer:])
-        return tuple(p.transposed for p in parts) if self.is_transposed else parts
+        outside, inside = flatten(self.levels[:outer]), flatten(self.levels[outer:])
+        return (outside.transposed, inside.transposed) if self.is_transposed else (outside, inside)
 
     @cached_property
     def transposed(self) -> FlatScheme:
         """The same products for Cᵀ = Bᵀ·Aᵀ: U and V change roles, every block's row and column too."""
         m, k, n = self.grid
         return FlatScheme(
-            (n, k, m), self.ranks, _transposed(self.V, k, n), _transposed(self.U, m, k), _transposed(self.W, m, n),
-            self.levels, not self.is_transposed,
+            (n, k, m),
+            self.ranks,
+            _transposed(self.V, k, n),
+            _transposed(self.U, m, k),
+            _transposed(self.W, m, n),
+            self.levels,
+            not self.is_transposed,
         )
 
 

@@ -1,8 +1,8 @@
 """Block sizes and workspace of one plan.
 
-Constants come from measurements on a Zen 4 core (32 KB L1, 1 MB L2, 32 MB L3 shared): packed A about 0.55 of L2,
-targets of MC × N2 in L2/L3, packed B as wide as its budget allows. KC, CHUNKS and PRODUCTS decide the order of
-additions, so they depend on the shape, the scheme and the workspace limit only, never on the number of threads;
+Constants come from measurements on a Zen 4 core (32 KB L1, 1 MB L2, 32 MB L3 shared): packed A about half of L2, the
+sums H of MC × N2 as large as L2, packed B as wide as its budget allows. KC, CHUNKS, PRODUCTS and OUTER decide the order
+of additions, so they depend on the shape, the scheme and the workspace limit only, never on the number of threads;
 MC, NC and N2 only decide the schedule. Where the packed forms of all products don't fit, the products of one outer
 level after the other are computed, each pass adding to C.
 """
@@ -12,14 +12,19 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..problem import Inadmissible
 from .pack import scratch_bytes
 from .spec import KernelSpec
 
+if TYPE_CHECKING:
+    from ..algorithms.flatten import FlatScheme
+
 MIB = 2**20
 DEFAULT_SHARED, DEFAULT_PER_THREAD = 512 * MIB, 32 * MIB
 A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of each thread, at most
+H_SHARE = MIB  # of each thread, for the sums of the inner levels: from twice L2 on they cost twice as much
 MOST_MC, MOST_N2 = 288, 512
 WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
 B_SHARE = 0.8  # of the shared workspace, for packed B
@@ -28,9 +33,10 @@ CHUNKS_TIMES_RANK = 8  # chunks of K that targets collect before C is touched, t
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Block sizes (elements; CHUNKS and PRODUCTS are counts) and what they need.
+    """Block sizes (elements; CHUNKS, PRODUCTS and OUTER are counts) and what they need.
 
-    `a_bytes`, `target_bytes` (all targets) and `scratch_bytes` are per thread, `b_bytes` per team.
+    Of the levels, the OUTER outermost ones have sums T, the others H; PRODUCTS is a multiple of the products of the
+    others. `a_bytes`, `target_bytes` (of all H and T) and `scratch_bytes` are per thread, `b_bytes` per team.
     """
 
     KC: int
@@ -76,8 +82,7 @@ def even(total: int, most: int, step: int) -> int:
 @functools.lru_cache(maxsize=4096)
 def choose_blocks(
     spec: KernelSpec,
-    grid: tuple[int, int, int],
-    ranks: tuple[int, ...],
+    scheme: FlatScheme,
     M: int,
     N: int,
     K: int,
@@ -85,19 +90,14 @@ def choose_blocks(
     teams: int,
     limit: int,
 ) -> Blocks:
-    """Block sizes for one product of M × K by K × N in `grid` blocks, within `limit` bytes.
-
-    Parameters
-    ----------
-    ranks : tuple of int
-        Of the levels, outermost first.
+    """Block sizes for one product of M × K by K × N, within `limit` bytes.
 
     Raises
     ------
     Inadmissible
         When even the smallest blocks need more.
     """
-    m, k, n = grid
+    (m, k, n), ranks = scheme.grid, scheme.ranks
     h, d, w = -(-M // m), -(-K // k), -(-N // n)
     MR, NR, VL, size = spec.MR, spec.NR, spec.VL, spec.itemsize
 
@@ -105,25 +105,25 @@ def choose_blocks(
     shared = min(limit, DEFAULT_SHARED)
     KC = even(d, spec.KC, VL)
     high, wide = min(spec.MC_KC // KC // MR * MR, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
-    for outer in range(len(ranks) + 1):  # the products of fewer and fewer levels together
-        products = math.prod(ranks[outer:])
+    for apart in range(len(ranks) + 1):  # the products of fewer and fewer levels together
+        products = math.prod(ranks[apart:])
         row = products * KC * size
         if row * high <= shared // 8 and row * wide <= shared * B_SHARE:
             break
     KC = min(KC, max(VL, shared // 8 // (products * MR * size) // VL * VL))
     fitting = shared // 8 // (products * KC * MR * size)
+    OUTER = len(ranks) if apart == len(ranks) else len(ranks) - 1
     chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // math.prod(ranks), fitting))
 
     # What only decides the schedule.
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
-    outer, targets = 0, m * n
-    if len(ranks) > 1:
-        outer = len(ranks) - 1
-        targets += 4
+    inner = math.prod(m * n for m, _, n in scheme.grids[OUTER:])
+    targets = inner + (m * n if OUTER else 0)
     budget = min(A_SHARE, limit // (4 * threads)) // row // MR * MR
     MC = max(MR, min(MOST_MC, spec.MC_KC // KC // MR * MR, budget, up(h, MR)))
     budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * size) // NR * NR
-    N2 = max(NR, min(MOST_N2 // NR * NR, budget, up(w, NR)))
+    on_chip = H_SHARE // (inner * MC * size) // NR * NR
+    N2 = max(NR, min(MOST_N2 // NR * NR, on_chip, budget, up(w, NR)))
     a_bytes, target_bytes = up(MC * row, 64), up(targets * MC * N2 * size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
     left = (limit - threads * (a_bytes + target_bytes + scratch)) // teams // row // NR * NR
@@ -134,4 +134,4 @@ def choose_blocks(
         )
     NC = even(w, WIDEST[min(len(ranks), len(WIDEST) - 1)], NR)
     NC = min(NC, up(-(-w // -(-w // left)), NR))
-    return Blocks(KC, chunks, products, outer, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)
+    return Blocks(KC, chunks, products, OUTER, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)

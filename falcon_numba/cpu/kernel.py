@@ -19,6 +19,7 @@ from numba.core.compiler import Flags
 from numba.core.targetconfig import ConfigStack
 from numba.extending import intrinsic, register_jitable
 
+from ..algorithms import flatten
 from ..decision.hardware import isa_family
 from . import worker as w
 from .blocking import CHUNKS_TIMES_RANK, choose_blocks, default_limit, even, up
@@ -50,7 +51,9 @@ def make_entry(worker, dtype: str):
         buffers = _buffers(a, 0, b, 0, targets, 0, 0, scratch, 0, 0, 0)
         products = carray(product, (1, _columns))
         zero, single = np.int64(0), np.int64(1)  # as literals they would ask for a worker of their own
-        worker(zero, single, single, zero, products, alpha, beta, _tables(grid, terms, terms, terms), buffers)
+        worker(
+            zero, single, single, zero, products, alpha, beta, _tables(grid, grid, terms, terms, terms, terms), buffers
+        )
 
     return njit(named(entry, dtype), nogil=True)
 
@@ -132,7 +135,7 @@ def make_classical(dtype: str):
     spec, call = kernel.spec, kernel.call
     VL, MR, NR, size = spec.VL, spec.MR, spec.NR, spec.itemsize
     large = 2**15, 2**15, spec.KC * CHUNKS_TIMES_RANK
-    most = choose_blocks(spec, (1, 1, 1), (), *large, 1, 1, default_limit(*large, size, 1))
+    most = choose_blocks(spec, flatten(()), *large, 1, 1, default_limit(*large, size, 1))
     most_KC, most_CHUNKS, most_MC, most_NC, most_N2 = most.KC, most.CHUNKS, most.MC, most.NC, most.N2
     scratch_size = scratch_bytes(1, spec)
 

@@ -50,8 +50,8 @@ class KernelSpec:
 
 
 _TABLE = [
-    KernelSpec("avx512", "float32", VL=16, MR=12, NV=2, KC=1024, MC_KC=144 * 1024),
-    KernelSpec("avx512", "float64", VL=8, MR=12, NV=2, KC=512, MC_KC=144 * 512),
+    KernelSpec("avx512", "float32", VL=16, MR=12, NV=2, KC=1024, MC_KC=120 * 1024),
+    KernelSpec("avx512", "float64", VL=8, MR=12, NV=2, KC=512, MC_KC=120 * 512),
     KernelSpec("avx2", "float32", VL=8, MR=6, NV=2, KC=512, MC_KC=96 * 512),
     KernelSpec("avx2", "float64", VL=4, MR=6, NV=2, KC=256, MC_KC=96 * 256),
     KernelSpec("neon", "float32", VL=4, MR=8, NV=3, KC=512, MC_KC=128 * 512),

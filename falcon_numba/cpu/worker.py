@@ -7,16 +7,22 @@ One product, sizes being those of one block (⌈M/m⌉ × ⌈K/k⌉ × ⌈N/n⌉
               r0       PRODUCTS of the R products (all of them, where their packed forms fit into the workspace):
                          combine and pack their B̃_r                                               [threads share]
     3rd loop  ic         MC rows of a block of A: combine and pack their Ã_r                        [one thread]
-              jn           N2 columns: the targets T_q (one per block of C) of MC × N2 live in L2/L3
+              jn           N2 columns
               s              KC of the inner dimension
-              r                product: T_q += W[q, r]·Ã_r·B̃_r
-    2nd loop  jr                 NR columns
-    1st loop  ir                   MR rows:               micro-kernel
-                           T_q → C, row by row
+              o                product of the outer levels
+              r                  product of the inner levels: H_q += W[q, r]·Ã_(o,r)·B̃_(o,r), all H in L2
+    2nd loop  jr                   NR columns
+    1st loop  ir                     MR rows:               micro-kernel
+                               T_(p,q) += W_outer[p, o]·H_q, all T in L3
+                           T → C, row by row
 
-H_r never exists: a finished tile goes straight into the targets (fused GEMM + Combine H). The inner dimension is never
-split between threads and every element sees the same operations in the same order for any number of them, so the
-result has the same bits.
+The product of two blocks never exists: a finished tile goes straight into the sums H, one per block of C of the inner
+levels (fused GEMM + Combine H). With several levels these go into T, one per block of C of all levels, once for every
+product of the outer ones: an inner sum is touched often and near, an outer one far away and seldom. With one level or
+none H goes to C directly.
+
+The inner dimension is never split between threads and every element sees the same operations in the same order for any
+number of them, so the result has the same bits.
 
 Threads form a grid over the tiles of a block (`thread_grid`); each packs the rows of A that it needs. In a run of many
 small products each thread takes whole products instead.
@@ -121,7 +127,18 @@ def make_worker(spec: KernelSpec, portable: bool):
                 index = jr * tiles + ir
                 step_a, line_a = (64, next_a + (index - start) * prefetched) if index >= start else (0, next_a)
                 microkernel(
-                    kb, a + ir * sliver, here, targets, addresses, coefs, accumulate, index * tile_bytes, line, step, line_a, step_a
+                    kb,
+                    a + ir * sliver,
+                    here,
+                    targets,
+                    addresses,
+                    coefs,
+                    accumulate,
+                    index * tile_bytes,
+                    line,
+                    step,
+                    line_a,
+                    step_a,
                 )
                 done += prefetched
 

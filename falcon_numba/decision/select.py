@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..algorithms import Scheme, flatten, levels_growth, resolve_scheme
+from ..algorithms import FlatScheme, Scheme, flatten, levels_growth, resolve_scheme
 from ..numerics.bounds import error_bound, unit_roundoff
 from ..planning import Plan
 from ..problem import Inadmissible
@@ -42,7 +42,7 @@ class Product(NamedTuple):
     dtype: str
 
 
-BlocksFor = Callable[[tuple[int, int, int], tuple[int, ...]], "tuple[Blocks, int]"]
+BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
 
 
 def numpy_is_faster(smallest: int) -> bool:
@@ -98,7 +98,7 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     settings : Settings
     threads : int
         That may be used.
-    blocks_for : callable (grid, ranks of the levels) -> (Blocks, workspace bytes)
+    blocks_for : callable (FlatScheme) -> (Blocks, workspace bytes)
         Block sizes of the engine; raises Inadmissible where they don't fit the workspace allowed.
 
     Raises
@@ -180,7 +180,7 @@ def _engine_plan(
     flat = flatten(levels)
     if not flat.fits(product.dtype):
         raise Inadmissible(f"coefficients of {'*'.join(s.name for s in levels)} leave the range of {product.dtype}")
-    blocks, workspace = blocks_for(flat.grid, flat.ranks)
+    blocks, workspace = blocks_for(flat)
     growth = float(levels_growth(levels)) * flat.grid[1]
     if growth * unit_roundoff(product.dtype) >= 1:
         raise Inadmissible(
