@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from .algorithms.flatten import FlatScheme
 
-GUARDED_BYTES = 8 * 2**20  # of A and B between the guard and the run
-
 _trace: ContextVar[list[Plan] | None] = ContextVar("falcon_numba_trace", default=None)
 
 
@@ -227,36 +225,31 @@ def _launch(plan: Plan, turned: bool) -> _Launch:
     )
 
 
-def _run_guarded(table: np.ndarray, alpha: float, beta: float, launch: _Launch) -> Plan:
-    """Run the products of a plan with levels, or what the data allow instead, and return the last one's plan.
-
-    They are taken a few at a time, so many that the caches keep what the guard has read.
-    """
+def _run_guarded(products: np.ndarray, alpha: float, beta: float, launch: _Launch) -> Plan:
+    """Run the products of a plan with levels, or what the data allow instead, and return the last one's plan."""
     plan, spec = launch.plan, launch.engine.spec
-    few = max(1, GUARDED_BYTES // ((plan.M + plan.N) * plan.K * spec.itemsize))
-    for start in range(0, len(table), few):
-        products = table[start : start + few]
-        found = magnitudes(products, spec, plan.threads)
-        verdicts = [_verdict(launch, alpha, rows, columns) for rows, columns in found]
-        for (danger, scales), same in itertools.groupby(range(len(found)), verdicts.__getitem__):
-            alike = list(same)
-            part = products[alike[0] : alike[-1] + 1]
-            if danger:
-                plan = _classical(launch.plan, danger)
-                classical = _launch(plan, launch.turned)
-                change_blocks(part, classical.blocks)
-                classical.run(part, alpha, beta)
-            elif scales:
-                plan = _scaled(launch.plan)
-                for i in alike:
-                    scaling = scaling_for(*found[i], spec)
-                    scale(products[i : i + 1], scaling)
-                    launch.run(products[i : i + 1], alpha, beta)
-            else:
-                plan = launch.plan
-                launch.run(part, alpha, beta)
-            for _ in alike:
-                record(plan)
+    found = magnitudes(products, spec, plan.threads)
+    verdicts = [_verdict(launch, alpha, rows, columns) for rows, columns in found]
+    first = 0
+    for (danger, scales), alike in itertools.groupby(verdicts):  # one run for all that follow each other
+        last = first + len(list(alike))
+        part = products[first:last]
+        if danger:
+            plan = _classical(launch.plan, danger)
+            classical = _launch(plan, launch.turned)
+            change_blocks(part, classical.blocks)
+            classical.run(part, alpha, beta)
+        elif scales:
+            plan = _scaled(launch.plan)
+            scalings = [scaling_for(rows, columns, spec) for rows, columns in found[first:last]]
+            scale(part, scalings)
+            launch.run(part, alpha, beta)
+        else:
+            plan = launch.plan
+            launch.run(part, alpha, beta)
+        for _ in range(first, last):
+            record(plan)
+        first = last
     return plan
 
 

@@ -6,6 +6,7 @@ and one set of block sizes, writes them down as a table of integers, and starts 
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 from collections.abc import Sequence
@@ -190,12 +191,12 @@ def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
     for first, x in zip((w.A, w.B, w.C), operands, strict=True):
         rows, columns = x.shape[-2:]
         # The step along an axis of one element is never taken; as "contiguous" it spares the general path.
-        row[first] = x.__array_interface__["data"][0]
+        row[first] = _address(x)
         row[first + 1] = x.strides[-2] if rows > 1 else x.itemsize
         row[first + 2] = x.strides[-1] if columns > 1 else x.itemsize
     row[w.SIZE_M], row[w.SIZE_N], row[w.SIZE_K] = problem.mnk
     row[BLOCK_SIZES] = _block_sizes(blocks)
-    table = np.array([row], np.int64)
+    table = np.array(row, np.int64, ndmin=2)
     shape = problem.c.shape[:-2]
     if shape:
         table = table.repeat(math.prod(shape), axis=0)
@@ -207,6 +208,14 @@ def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
     return table
 
 
+def _address(x: np.ndarray) -> int:
+    """Where the first element of `x` lies: `x.ctypes.data`, without the objects that NumPy makes to answer that.
+
+    By NumPy's C API (PyArrayObject_fields) the pointer to the data follows the header of the Python object.
+    """
+    return ctypes.c_void_p.from_address(id(x) + object.__basicsize__).value or 0
+
+
 def _block_sizes(blocks: Blocks) -> tuple[int, ...]:
     return blocks.KC, blocks.CHUNKS, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS
 
@@ -216,10 +225,10 @@ def change_blocks(products: np.ndarray, blocks: Blocks) -> None:
     products[:, BLOCK_SIZES] = _block_sizes(blocks)
 
 
-def scale(products: np.ndarray, scaling: Scaling) -> None:
-    """Let a table of one product scale its rows and columns; `scaling` must outlive the run."""
-    for column, x in zip((w.A_SCALE, w.B_SCALE, w.A_EXPONENT, w.B_EXPONENT), scaling, strict=True):
-        products[0, column] = x.ctypes.data
+def scale(products: np.ndarray, scalings: Sequence[Scaling]) -> None:
+    """Let a table scale the rows and columns of each of its products; the scalings must outlive the run."""
+    columns = [w.A_SCALE, w.B_SCALE, w.A_EXPONENT, w.B_EXPONENT]
+    products[:, columns] = [[_address(x) for x in scaling] for scaling in scalings]
 
 
 @functools.lru_cache(maxsize=16)
