@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +22,10 @@ def matrix(name: str, x: Any, trans: str | bool) -> np.ndarray:
     x = np.asarray(x)
     if x.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, not shape {x.shape}; matmul takes vectors and batches")
-    letter = trans.upper() if isinstance(trans, str) else None
-    if isinstance(trans, (bool, np.bool_)):
-        letter = "T" if trans else "N"
+    if isinstance(trans, str):
+        letter = trans.upper()
+    else:
+        letter = ("T" if trans else "N") if isinstance(trans, (bool, np.bool_)) else ""
     if letter not in ("N", "T", "C"):
         raise ValueError(f"trans_{name}={trans!r}: must be 'N', 'T', 'C', True or False")
     if letter == "N":
@@ -47,12 +49,21 @@ def result_dtypes(
     a: np.ndarray, b: np.ndarray, c: np.ndarray | None, out: np.ndarray | None, out_dtype: Any
 ) -> tuple[np.dtype, np.dtype]:
     """The type to compute in and the type of the result."""
-    natural = np.result_type(*(x.dtype for x in (a, b, c) if x is not None))
-    dtype = natural if out is None else out.dtype.newbyteorder("=")
-    if out_dtype is not None:
-        wanted = np.dtype(out_dtype).newbyteorder("=")
+    operands = (a.dtype, b.dtype) if c is None else (a.dtype, b.dtype, c.dtype)
+    wanted = None if out_dtype is None else np.dtype(out_dtype)
+    return _result_dtypes(operands, None if out is None else out.dtype, wanted)
+
+
+@lru_cache(maxsize=256)
+def _result_dtypes(
+    operands: tuple[np.dtype, ...], out: np.dtype | None, wanted: np.dtype | None
+) -> tuple[np.dtype, np.dtype]:
+    natural = np.result_type(*operands)
+    dtype = natural if out is None else out.newbyteorder("=")
+    if wanted is not None:
+        wanted = wanted.newbyteorder("=")
         if out is not None and wanted != dtype:
-            raise TypeError(f"out_dtype={wanted} but out has dtype {out.dtype}")
+            raise TypeError(f"out_dtype={wanted} but out has dtype {out}")
         dtype = wanted
     if not np.can_cast(natural, dtype, "same_kind"):
         raise TypeError(f"a product of {natural} does not cast to {dtype} under the rule 'same_kind'")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numba
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from .algorithms import FlatScheme, flatten, levels_growth, resolve_scheme
 from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
-from .cpu.engine import Scaling, engine_for, scaling_for
+from .cpu.engine import Engine, change_blocks, engine_for, scale, scaling_for, table_of
 from .cpu.guard import Magnitudes, magnitudes
 from .cpu.spec import SPECS, KernelSpec
 from .cpu.threads import default_threads
@@ -34,6 +35,7 @@ from .problem import Inadmissible, Problem
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
+    from .algorithms.flatten import FlatScheme
 
 _trace: ContextVar[list[Plan] | None] = ContextVar("falcon_numba_trace", default=None)
 
@@ -75,6 +77,11 @@ def _spec(dtype: str) -> KernelSpec:
     return SPECS[isa_family(), dtype]
 
 
+@functools.lru_cache(maxsize=64)
+def _name(dtype: np.dtype) -> str:
+    return dtype.name
+
+
 def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1) -> Plan:
     """The plan that `execute` would follow for finite, well scaled data.
 
@@ -97,7 +104,7 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
         one = not isinstance(settings.scheme, tuple)
         schemes = tuple(resolve_scheme(s) for s in ((settings.scheme,) if one else settings.scheme))
         settings = replace(settings, scheme=schemes[0] if one else schemes)
-    return _plan(Product(M, N, K, batch, np.dtype(dtype).name), settings, settings.threads or default_threads())
+    return _plan(Product(M, N, K, batch, _name(np.dtype(dtype))), settings, settings.threads or default_threads())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -142,21 +149,25 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     """
     M, N, K = problem.mnk
     batch = math.prod(problem.c.shape[:-2])
-    dtype = problem.c.dtype.name
+    dtype = problem.c.dtype
     if plan is None:
         plan = plan_product(M, N, K, dtype, settings, batch)
     else:
-        plan.check(M, N, K, batch, dtype)
+        plan.check(M, N, K, batch, dtype.name)
     if plan.executor == "numpy":
         _run_numpy(problem)
-    elif plan.levels:
-        ran = plan
-        for index in np.ndindex(problem.c.shape[:-2]):
-            ran = _run_guarded(problem.at(index), plan)
-            record(ran)
-        return ran
-    else:
-        _run_engine(problem, plan, None)
+        record(plan)
+        return plan
+    # Of a column-major C the engine computes Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and it
+    # writes rows.
+    turned = problem.column_major
+    if turned:
+        problem = problem.transposed
+    launch = _launch(plan, turned)
+    table = table_of([problem], launch.blocks)
+    if plan.levels:
+        return _run_guarded(table, problem.alpha, problem.beta, launch)
+    launch.run(table, problem.alpha, problem.beta)
     record(plan)
     return plan
 
@@ -177,34 +188,70 @@ def _run_numpy(problem: Problem) -> None:
     np.add(c, product, out=c)
 
 
-def _run_engine(problem: Problem, plan: Plan, scaling: Scaling | None) -> None:
+class _Launch(NamedTuple):
+    """How the engine runs a plan, and the limits of the data that its levels can take (see `_verdict`)."""
+
+    plan: Plan
+    turned: bool  # for the transposed product, where M and N change roles
+    engine: Engine
+    scheme: FlatScheme
+    blocks: Blocks
+    least: int  # exponent of normal numbers
+    most: int  # exponent of overflow
+    growth: float  # of the products
+    sums: tuple[float, float]  # growth of the combinations of A and of B, as powers of two
+
+    def run(self, table: np.ndarray, alpha: float, beta: float) -> None:
+        self.engine.run_table(table, alpha, beta, self.scheme, self.blocks, self.plan.threads, self.plan.whole_products)
+
+
+@functools.lru_cache(maxsize=4096)
+def _launch(plan: Plan, turned: bool) -> _Launch:
     scheme, blocks = flatten(plan.levels), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
-    if problem.column_major:
-        # Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and the engine writes rows. M and N change
-        # roles, so the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, PRODUCTS) is the same.
-        problem, scheme = problem.transposed, scheme.transposed
-        scaling = None if scaling is None else scaling.transposed
+    if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, PRODUCTS) is the same
+        scheme = scheme.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
         blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
-    engine.run([problem], scheme, blocks, plan.threads, whole_products=plan.whole_products, scaling=scaling)
+    info = np.finfo(plan.dtype)
+    u, v, weight = scheme.largest_sums
+    weight = max(weight, float(levels_growth(plan.levels)) * plan.grid[1])
+    growth = 2 * weight * plan.K
+    return _Launch(
+        plan, turned, engine, scheme, blocks, int(info.minexp), int(info.maxexp), growth, (math.log2(u), math.log2(v))
+    )
 
 
-def _run_guarded(problem: Problem, plan: Plan) -> Plan:
-    """Run one product of a plan with levels, or what the data allow instead."""
-    spec = _spec(plan.dtype)
-    rows, columns = magnitudes((problem.a, problem.b.T), spec, plan.threads)
-    danger, scales = _verdict(plan, problem.alpha, rows, columns)
-    if danger:
-        plan = _classical(plan, danger)
-    elif scales:
-        plan = replace(plan, reason=f"{plan.reason}; rows of A and columns of B scaled by powers of two")
-    _run_engine(problem, plan, scaling_for(rows, columns, spec) if scales else None)
+def _run_guarded(products: np.ndarray, alpha: float, beta: float, launch: _Launch) -> Plan:
+    """Run the products of a plan with levels, or what the data allow instead, and return the last one's plan."""
+    plan, spec = launch.plan, launch.engine.spec
+    found = magnitudes(products, spec, plan.threads)
+    verdicts = [_verdict(launch, alpha, rows, columns) for rows, columns in found]
+    first = 0
+    for (danger, scales), alike in itertools.groupby(verdicts):  # one run for all that follow each other
+        last = first + len(list(alike))
+        part = products[first:last]
+        if danger:
+            plan = _classical(launch.plan, danger)
+            classical = _launch(plan, launch.turned)
+            change_blocks(part, classical.blocks)
+            classical.run(part, alpha, beta)
+        elif scales:
+            plan = _scaled(launch.plan)
+            scalings = [scaling_for(rows, columns, spec) for rows, columns in found[first:last]]
+            scale(part, scalings)
+            launch.run(part, alpha, beta)
+        else:
+            plan = launch.plan
+            launch.run(part, alpha, beta)
+        for _ in range(first, last):
+            record(plan)
+        first = last
     return plan
 
 
-def _verdict(plan: Plan, alpha: float, rows: Magnitudes, columns: Magnitudes) -> tuple[str, bool]:
+def _verdict(launch: _Launch, alpha: float, rows: Magnitudes, columns: Magnitudes) -> tuple[str, bool]:
     """Why the data forbid the plan's levels (or ""), and whether its rows and columns must be scaled.
 
     A row of exponent x has magnitudes below 2^(x+1). A combination of blocks of A is then below ‖U_r‖₁·2^(x+1), a block
@@ -212,23 +259,24 @@ def _verdict(plan: Plan, alpha: float, rows: Magnitudes, columns: Magnitudes) ->
     """
     if not (rows.finite and columns.finite and math.isfinite(alpha)):
         return "the data are not finite", False
-    info = np.finfo(plan.dtype)
-    balanced = plan.accuracy == "balanced"
-    if (rows.lowest if balanced else rows.highest) < info.minexp or (
-        columns.lowest if balanced else columns.highest
-    ) < info.minexp:
+    balanced = launch.plan.accuracy == "balanced"
+    if (min(rows.lowest, columns.lowest) if balanced else min(rows.highest, columns.highest)) < launch.least:
         return "a row or column is subnormal", False  # no power of two would bring it into the normal range
-    u, v, weight = flatten(plan.levels).largest_sums
-    weight = max(weight, float(levels_growth(plan.levels)) * plan.grid[1])
-    growth = math.log2(2 * weight * plan.K * max(abs(alpha), 1.0))
-    if rows.highest + columns.highest + 2 + growth >= info.maxexp:
+    growth = math.log2(launch.growth * max(abs(alpha), 1.0))
+    if rows.highest + columns.highest + 2 + growth >= launch.most:
         return "the product could overflow", False
-    sums = max(rows.highest + math.log2(u), columns.highest + math.log2(v)) + 2
-    if sums >= info.maxexp and not balanced:
+    sums = max(rows.highest + launch.sums[0], columns.highest + launch.sums[1]) + 2
+    if sums >= launch.most and not balanced:
         return "a combination of blocks could overflow", False
-    return "", balanced and (sums >= info.maxexp or max(rows.spread, columns.spread) > SPREAD)
+    return "", balanced and (sums >= launch.most or max(rows.spread, columns.spread) > SPREAD)
 
 
+@functools.lru_cache(maxsize=256)
+def _scaled(plan: Plan) -> Plan:
+    return replace(plan, reason=f"{plan.reason}; rows of A and columns of B scaled by powers of two")
+
+
+@functools.lru_cache(maxsize=256)
 def _classical(plan: Plan, why: str) -> Plan:
     """The depth-0 plan for the same product."""
     product = Product(plan.M, plan.N, plan.K, plan.batch, plan.dtype)

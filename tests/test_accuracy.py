@@ -348,6 +348,28 @@ def test_items_of_a_batch_are_independent():
     np.testing.assert_array_equal(got[1:], clean[1:])
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_is_its_products_one_by_one(threads, order):
+    """Each as its own data need: the levels, the levels with its own powers of two, or the classical product."""
+    rng = np.random.default_rng(1)
+    a, b = rng.uniform(1, 2, (2, 4, 90, 60)), rng.uniform(1, 2, (4, 60, 70))  # b for both halves of the batch
+    for index, bits in (((0, 1), 20), ((0, 2), 9), ((1, 2), 30)):
+        a[index] = np.ldexp(a[index], rng.integers(-bits, bits, (90, 1)))
+    a[0, 3, 2, 5], a[1, 0, 7, 7] = np.inf, np.nan
+    out = np.empty((2, 4, 90, 70)) if order == "C" else np.empty((2, 4, 70, 90)).swapaxes(-1, -2)
+    options = {"depth": 1, "threads": threads, "executor": "cpu"}
+    with fn.trace() as plans:
+        fn.matmul(a, b, out=out, **options)
+    with fn.trace() as alone:
+        for index in np.ndindex(2, 4):
+            c = np.empty_like(out[index])
+            np.testing.assert_array_equal(out[index], fn.gemm(a[index], b[index[1]], out=c, **options))
+    assert [(p.depth, p.reason) for p in plans] == [(p.depth, p.reason) for p in alone]
+    assert [p.depth for p in plans] == [1, 1, 1, 0, 0, 1, 1, 1]
+    assert ["scaled" in p.reason for p in plans] == [False, True, True, False, False, False, True, False]
+
+
 def test_a_scheme_registered_anew_is_used(monkeypatch):
     monkeypatch.setattr(fn.schemes, "_registered", {})
     s, other = fn.schemes["strassen"], fn.schemes["winograd"]

@@ -11,7 +11,7 @@ from engine_oracle import in_layout, integers
 import falcon_numba as fn
 from falcon_numba.algorithms import flatten
 from falcon_numba.cpu.blocking import choose_blocks
-from falcon_numba.cpu.engine import Engine, scaling_for
+from falcon_numba.cpu.engine import Engine, scaling_for, table_of
 from falcon_numba.cpu.guard import ZERO_EXPONENT, magnitudes
 from falcon_numba.cpu.spec import SPECS
 from falcon_numba.decision.hardware import isa_family
@@ -80,6 +80,36 @@ def test_every_line_of_the_kernel_table(key):
     exercise(Engine(SPECS[key]))
 
 
+def rows_and_columns(x, spec, threads=1):
+    """What the guard finds for the rows of x as A and, transposed, as columns of B."""
+    M, K = x.shape
+    blocks = choose_blocks(spec, (1, 1, 1), (), M, M, K, 1, 1, 2**28)
+    ((rows, columns),) = magnitudes(table_of([Problem(x, x.T, np.empty((M, M), x.dtype))], blocks), spec, threads)
+    return rows, columns
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_magnitudes_shared_between_threads(dtype):
+    """Operands so large that more than one thread reads them; a few rows more than threads; a batch."""
+    spec = SPECS[isa_family(), dtype]
+    rng = np.random.default_rng(8)
+    for M, N, K in ((700, 3, 2000), (4, 900, 1500), (640, 640, 640)):
+        a, b = (rng.standard_normal((3, *shape)).astype(dtype) for shape in ((M, K), (K, N)))
+        a[1, 1:] = 0
+        blocks = choose_blocks(spec, (1, 1, 1), (), M, N, K, 1, 1, 2**28)
+        products = table_of([Problem(a, b, np.empty((3, M, N), dtype))], blocks)
+        one, many = magnitudes(products, spec, 1), magnitudes(products, spec, 5)
+        for i, pair in enumerate(zip(one, many, strict=True)):
+            for x, y in zip(*pair, strict=True):
+                np.testing.assert_array_equal(x.exponents, y.exponents)
+                assert x[1:] == y[1:]
+            rows, columns = pair[1]
+            np.testing.assert_array_equal(
+                rows.exponents, np.where(a[i].any(axis=1), np.frexp(abs(a[i]).max(axis=1))[1] - 1, ZERO_EXPONENT)
+            )
+            np.testing.assert_array_equal(columns.exponents, np.frexp(abs(b[i]).max(axis=0))[1] - 1)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["C", "F", "strided", "reversed", "unaligned"])
 def test_magnitudes(layout, dtype):
@@ -89,23 +119,27 @@ def test_magnitudes(layout, dtype):
         x = rng.standard_normal(shape) * 10.0 ** rng.integers(-30, 30, shape)
         x[rng.integers(shape[0])] = 0
         x = in_layout(x.astype(dtype), layout)
-        found, again = magnitudes((x, x), spec, 3)
+        found, again = rows_and_columns(x, spec, 3)
         np.testing.assert_array_equal(found.exponents, again.exponents)
         assert found.finite
+        assert again.finite
         most = np.abs(x).max(axis=1)
         with np.errstate(divide="ignore"):
             expected = np.where(most > 0, np.floor(np.log2(most, dtype=np.float64)), ZERO_EXPONENT)
         np.testing.assert_array_equal(found.exponents, expected)
+        lowest = min(expected[most > 0], default=ZERO_EXPONENT)
+        assert found[2:] == again[2:] == (expected.max(), lowest, expected.min())
         for bad in (np.nan, np.inf, -np.inf):
             y = x.copy()
             y[-1, -1] = bad
-            assert not magnitudes([y], spec)[0].finite
+            assert not any(found.finite for found in rows_and_columns(y, spec))
 
 
 def test_scaling_covers_the_whole_range():
     spec = SPECS[isa_family(), "float64"]
     x = np.array([[0.0], [5e-324], [2.0**-1022], [1.0], [1.7e308]])
-    scaling = scaling_for(*magnitudes((x, x), spec), spec)
+    scaling = scaling_for(*rows_and_columns(x, spec), spec)
+    assert rows_and_columns(x, spec)[0].exponents.tolist() == [ZERO_EXPONENT, -1074, -1022, 0, 1023]
     scaled = x[:, 0] * scaling.rows
     assert (scaled[2:] >= 1).all()
     assert (scaled < 2).all()

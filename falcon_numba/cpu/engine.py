@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ..algorithms.flatten import FlatScheme
 
 
+BLOCK_SIZES = slice(w.BLOCK_KC, w.BLOCK_PRODUCTS + 1)  # columns of the table
+
+
 class Scaling(NamedTuple):
     """Exact powers of two: rows of A times `rows`, columns of B times `columns`, undone by the exponents in C."""
 
@@ -36,10 +39,6 @@ class Scaling(NamedTuple):
     columns: np.ndarray  # lane dtype (N,)
     row_exponents: np.ndarray  # int32 (M,), of C
     column_exponents: np.ndarray  # int32 (N,)
-
-    @property
-    def transposed(self) -> Scaling:
-        return Scaling(self.columns, self.rows, self.column_exponents, self.row_exponents)
 
 
 def scaling_for(rows: Magnitudes, columns: Magnitudes, spec: KernelSpec) -> Scaling:
@@ -94,6 +93,8 @@ class Engine:
         self._worker = w.make_worker(spec, portable)
         self._worker._cache = DiskCache(f"{'portable' if portable else spec.isa}-{spec.dtype}")
         self._worker.compile(w.worker_signature(spec))
+        # The machine code, which spares every run the search for it by the types of all arguments.
+        self._run = self._worker.get_overload(w.worker_signature(spec))
 
     def run(
         self,
@@ -103,7 +104,6 @@ class Engine:
         threads: int,
         *,
         whole_products: bool = False,
-        scaling: Scaling | None = None,
         packed: PackedB | None = None,
     ) -> int:
         """Compute every product in place and return the number of threads that did.
@@ -115,18 +115,16 @@ class Engine:
             the largest. A column-major C works, but is better transposed first, together with the scheme.
         whole_products : bool
             Each thread takes whole products (many small ones) instead of sharing each (few large ones).
-        scaling : Scaling, optional
-            For a single product.
         packed : PackedB, optional
             From `pack_b`, for a single product: read instead of the problem's `b`.
         """
-        table = self._table(problems, blocks, scaling)
+        table = table_of(problems, blocks)
         if packed is not None:
             if packed.blocks.form_of_b != blocks.form_of_b or packed.scheme is not scheme:
                 raise ValueError("B was packed for another scheme or other block sizes")
             table[:, w.B_PACKED] = packed.address
         alpha, beta = problems[0].alpha, problems[0].beta
-        return self._start(table, alpha, beta, scheme, blocks, threads, whole_products)
+        return self.run_table(table, alpha, beta, scheme, blocks, threads, whole_products)
 
     def pack_b(self, b: np.ndarray, scheme: FlatScheme, blocks: Blocks, threads: int) -> PackedB:
         """Combine and pack all of `b`, shape (K, N), for `run`; an LCMA's form is R/(k·n) times as large as `b`."""
@@ -137,12 +135,12 @@ class Engine:
         data = np.empty(math.ceil(K / k) * row_bytes + ALIGN, np.uint8)
         packed = PackedB(data, (K, N), scheme, blocks)
         nothing = np.empty((1, K), b.dtype)
-        table = self._table([Problem(nothing, b, np.empty((1, N), b.dtype))], blocks, None)
+        table = table_of([Problem(nothing, b, np.empty((1, N), b.dtype))], blocks)
         table[:, w.A], table[:, w.B_PACKED] = 0, packed.address
-        self._start(table, 1, 0, scheme, blocks, threads, False)
+        self.run_table(table, 1, 0, scheme, blocks, threads)
         return packed
 
-    def _start(
+    def run_table(
         self,
         table: np.ndarray,
         alpha: float,
@@ -150,11 +148,10 @@ class Engine:
         scheme: FlatScheme,
         blocks: Blocks,
         threads: int,
-        whole: bool,
+        whole: bool = False,
     ) -> int:
+        """`run` for products that `table_of` has written down with these `blocks`; the arrays must outlive the run."""
         tables = _tables(scheme, blocks.OUTER, self.spec.dtype)
-        dtype = np.dtype(self.spec.dtype).type
-        factors = dtype(alpha), dtype(beta)
         clock = self.clock  # kept alive here until the run is over
         if clock is not None and len(clock) < threads:
             raise ValueError(f"the clock has rows for {len(clock)} threads, the run has {threads}")
@@ -178,34 +175,51 @@ class Engine:
 
             def work(tid: int, threads: int, sync: int) -> None:
                 team = 1 if whole else threads
-                self._worker(tid, threads, team, sync, table, *factors, tables, buffers)
+                self._run(tid, threads, team, sync, table, alpha, beta, tables, buffers)
 
             return pool.run(threads, work)
 
-    def _table(self, problems: Sequence[Problem], blocks: Blocks, scaling: Scaling | None) -> np.ndarray:
-        table = np.concatenate([_rows(p) for p in problems])
-        sizes = [w.BLOCK_KC, w.BLOCK_CHUNKS, w.BLOCK_MC, w.BLOCK_NC, w.BLOCK_N2, w.BLOCK_PRODUCTS]
-        table[:, sizes] = [blocks.KC, blocks.CHUNKS, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS]
-        if scaling is not None:
-            fields = [w.A_SCALE, w.B_SCALE, w.A_EXPONENT, w.B_EXPONENT]
-            table[:, fields] = [x.ctypes.data for x in scaling]
-        return table
 
-
-def _rows(problem: Problem) -> np.ndarray:
-    """The rows of the table for one product, or for every product of a batch."""
-    shape = problem.c.shape[:-2]
-    table = np.zeros((math.prod(shape), w.COLUMNS), np.int64)
-    for first, x in ((w.A, problem.a), (w.B, problem.b), (w.C, problem.c)):
-        address = np.int64(x.__array_interface__["data"][0])
-        for count, step in zip(shape, x.strides, strict=False):
-            address = np.add.outer(address, np.arange(count) * step)
+def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
+    """The worker's table of products: a row for each, or for every product of a batch."""
+    if len(problems) > 1:
+        return np.concatenate([table_of([p], blocks) for p in problems])
+    (problem,) = problems
+    operands = problem.a, problem.b, problem.c
+    row = [0] * w.COLUMNS
+    for first, x in zip((w.A, w.B, w.C), operands, strict=True):
+        rows, columns = x.shape[-2:]
         # The step along an axis of one element is never taken; as "contiguous" it spares the general path.
-        steps = [s if n > 1 else x.itemsize for s, n in zip(x.strides[-2:], x.shape[-2:], strict=True)]
-        table[:, first] = address.ravel()
-        table[:, first + 1 : first + 3] = steps
-    table[:, [w.SIZE_M, w.SIZE_N, w.SIZE_K]] = problem.mnk
+        row[first] = x.ctypes.data
+        row[first + 1] = x.strides[-2] if rows > 1 else x.itemsize
+        row[first + 2] = x.strides[-1] if columns > 1 else x.itemsize
+    row[w.SIZE_M], row[w.SIZE_N], row[w.SIZE_K] = problem.mnk
+    row[BLOCK_SIZES] = _block_sizes(blocks)
+    table = np.array(row, np.int64, ndmin=2)
+    shape = problem.c.shape[:-2]
+    if shape:
+        table = table.repeat(math.prod(shape), axis=0)
+        for first, x in zip((w.A, w.B, w.C), operands, strict=True):
+            offset = np.zeros((), np.int64)
+            for count, step in zip(shape, x.strides, strict=False):
+                offset = np.add.outer(offset, np.arange(count) * step)
+            table[:, first] += offset.ravel()
     return table
+
+
+def _block_sizes(blocks: Blocks) -> tuple[int, ...]:
+    return blocks.KC, blocks.CHUNKS, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS
+
+
+def change_blocks(products: np.ndarray, blocks: Blocks) -> None:
+    """Give a table other block sizes."""
+    products[:, BLOCK_SIZES] = _block_sizes(blocks)
+
+
+def scale(products: np.ndarray, scalings: Sequence[Scaling]) -> None:
+    """Let a table scale the rows and columns of each of its products; the scalings must outlive the run."""
+    columns = [w.A_SCALE, w.B_SCALE, w.A_EXPONENT, w.B_EXPONENT]
+    products[:, columns] = [[x.ctypes.data for x in scaling] for scaling in scalings]
 
 
 @functools.lru_cache(maxsize=16)

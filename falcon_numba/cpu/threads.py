@@ -107,24 +107,25 @@ class Pool:
     def run(self, threads: int, work: Callable[[int, int, int], None]) -> int:
         """Call ``work(tid, threads, sync)`` for every tid below `threads` at once; returns the threads used.
 
-        `sync` is the address of the shared sync area. Where the pool is taken, the caller works alone. When one call
-        raises, the others are called off and the first error is raised after all have ended.
+        `sync` is the address of the shared sync area. Where the pool is taken, the caller works alone; alone it gets
+        0. When one call raises, the others are called off and the first error is raised after all have ended.
         """
-        area = np.zeros(SYNC_BYTES // 8, np.int64)
-
-        def call(tid: int, threads: int, cpus: set[int] | None = None) -> None:
-            try:
-                if cpus:
-                    _restrict(0, cpus)
-                work(tid, threads, area.ctypes.data)
-            except BaseException:
-                area[CALLED_OFF // 8] = 1
-                raise
-
         if threads == 1 or not self._busy.acquire(blocking=False):
-            call(0, 1)
+            work(0, 1, 0)  # nobody to wait for, no sync area
             return 1
         try:
+            area = np.zeros(SYNC_BYTES // 8, np.int64)
+            sync = area.ctypes.data
+
+            def call(tid: int, threads: int, cpus: set[int] | None = None) -> None:
+                try:
+                    if cpus:
+                        _restrict(0, cpus)
+                    work(tid, threads, sync)
+                except BaseException:
+                    area[CALLED_OFF // 8] = 1
+                    raise
+
             self._grow(threads - 1)
             placement = self._placement()
             done: queue.SimpleQueue = queue.SimpleQueue()

@@ -6,52 +6,57 @@ than combining; `release` gives it back to the system.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
-from collections.abc import Iterator
+from collections import deque
 
 import numpy as np
 
 ALIGN = 64
 
-_lock = threading.Lock()
-_spare: np.ndarray | None = None
+
+class _Buffer:
+    """`nbytes` bytes from `address` on."""
+
+    __slots__ = ("_memory", "address", "nbytes")
+
+    def __init__(self, nbytes: int):
+        self._memory = np.empty(nbytes + ALIGN, np.uint8)
+        self.address = -(-self._memory.ctypes.data // ALIGN) * ALIGN
+        self.nbytes = nbytes
 
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()  # whoever held the old one doesn't exist in the child
+# At most one. Its append and pop need no lock, which a forked child could find taken.
+_spare: deque[_Buffer] = deque(maxlen=1)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-@contextlib.contextmanager
-def borrow(nbytes: int) -> Iterator[int]:
-    """The address of `nbytes` bytes, aligned to a cache line, while the context lasts.
+class borrow:
+    """Context manager: the address of `nbytes` bytes, aligned to a cache line, while the context lasts.
 
     Raises
     ------
     MemoryError
         From NumPy, before anything is computed.
     """
-    global _spare
-    with _lock:
-        buffer, _spare = _spare, None
-    if buffer is None or buffer.size < nbytes + ALIGN:
-        buffer = None  # freed before the larger one is made
-        buffer = np.empty(nbytes + ALIGN, np.uint8)
-    try:
-        yield -(-buffer.ctypes.data // ALIGN) * ALIGN
-    finally:
-        with _lock:
-            _spare = buffer
+
+    __slots__ = ("_buffer", "_nbytes")
+
+    def __init__(self, nbytes: int):
+        self._nbytes = nbytes
+
+    def __enter__(self) -> int:
+        try:
+            buffer = _spare.pop()
+        except IndexError:
+            buffer = None
+        if buffer is None or buffer.nbytes < self._nbytes:
+            buffer = None  # freed before the larger one is made
+            buffer = _Buffer(self._nbytes)
+        self._buffer = buffer
+        return buffer.address
+
+    def __exit__(self, *_: object) -> None:
+        _spare.append(self._buffer)
 
 
 def release() -> None:
     """Give the workspace kept between runs back to the system."""
-    global _spare
-    with _lock:
-        _spare = None
+    _spare.clear()
