@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 DEFAULT_SHARED, DEFAULT_PER_THREAD = 512 * MIB, 32 * MIB
-A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of each thread, at most
+A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of the workspace for each thread, at most
 H_SHARE = MIB  # of each thread, for the sums of the inner levels: from twice L2 on they cost twice as much
 MOST_MC, MOST_N2 = 288, 512
 WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
@@ -36,13 +36,14 @@ class Blocks:
     """Block sizes (elements; CHUNKS, PRODUCTS and OUTER are counts) and what they need.
 
     Of the levels, the OUTER outermost ones have sums T, the others H; PRODUCTS is a multiple of the products of the
-    others. `a_bytes`, `target_bytes` (of all H and T) and `scratch_bytes` are per thread, `b_bytes` per team.
+    others. `target_bytes` (of all H and T) and `scratch_bytes` are per thread, `a_bytes` and `b_bytes` per team.
     """
 
     KC: int
     CHUNKS: int
     PRODUCTS: int
     OUTER: int
+    MA: int
     MC: int
     NC: int
     N2: int
@@ -58,7 +59,7 @@ class Blocks:
 
     def workspace(self, threads: int, teams: int) -> int:
         """Bytes for `threads` threads in `teams` teams."""
-        return teams * self.b_bytes + threads * (self.a_bytes + self.target_bytes + self.scratch_bytes)
+        return teams * (self.a_bytes + self.b_bytes) + threads * (self.target_bytes + self.scratch_bytes)
 
 
 def default_limit(M: int, N: int, K: int, itemsize: int, threads: int) -> int:
@@ -124,9 +125,10 @@ def choose_blocks(
     budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * size) // NR * NR
     on_chip = H_SHARE // (inner * MC * size) // NR * NR
     N2 = max(NR, min(MOST_N2 // NR * NR, on_chip, budget, up(w, NR)))
-    a_bytes, target_bytes = up(MC * row, 64), up(targets * MC * N2 * size, 64)
+    MA = up(-(-h // -(-h // (threads // teams * MC))), MR)
+    a_bytes, target_bytes = up(MA * row, 64), up(targets * MC * N2 * size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
-    left = (limit - threads * (a_bytes + target_bytes + scratch)) // teams // row // NR * NR
+    left = ((limit - threads * (target_bytes + scratch)) // teams - a_bytes) // row // NR * NR
     if left < NR:
         raise Inadmissible(
             f"⟨{m},{k},{n};{math.prod(ranks)}⟩ on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than "
@@ -134,4 +136,4 @@ def choose_blocks(
         )
     NC = even(w, WIDEST[min(len(ranks), len(WIDEST) - 1)], NR)
     NC = min(NC, up(-(-w // -(-w // left)), NR))
-    return Blocks(KC, chunks, products, OUTER, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)
+    return Blocks(KC, chunks, products, OUTER, MA, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)

@@ -157,7 +157,7 @@ class Engine:
             raise ValueError(f"the clock has rows for {len(clock)} threads, the run has {threads}")
         teams = threads if whole else 1
         with borrow(blocks.workspace(threads, teams)) as base:
-            b = base + threads * blocks.a_bytes
+            b = base + teams * blocks.a_bytes
             targets = b + teams * blocks.b_bytes
             buffers = w.Buffers(
                 a=base,
@@ -208,7 +208,7 @@ def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
 
 
 def _block_sizes(blocks: Blocks) -> tuple[int, ...]:
-    return blocks.KC, blocks.CHUNKS, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS
+    return blocks.KC, blocks.CHUNKS, blocks.MA, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS
 
 
 def change_blocks(products: np.ndarray, blocks: Blocks) -> None:

@@ -156,7 +156,7 @@ def make_classical(dtype: str):
         p[w.C], p[w.C_ROW], p[w.C_COL] = c
         p[w.SIZE_M], p[w.SIZE_N], p[w.SIZE_K] = M, N, K
         p[w.BLOCK_KC], p[w.BLOCK_CHUNKS], p[w.BLOCK_PRODUCTS] = KC, CHUNKS, 1
-        p[w.BLOCK_MC], p[w.BLOCK_NC], p[w.BLOCK_N2] = MC, NC, N2
+        p[w.BLOCK_MA], p[w.BLOCK_MC], p[w.BLOCK_NC], p[w.BLOCK_N2] = MC, MC, NC, N2
         row = CHUNKS * KC * size
         a_bytes, b_bytes, target_bytes = _up(MC * row, ALIGN), _up(NC * row, ALIGN), _up(MC * N2 * size, ALIGN)
         workspace = np.empty(a_bytes + b_bytes + target_bytes + scratch_size + ALIGN, np.uint8)

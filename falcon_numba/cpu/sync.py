@@ -1,4 +1,4 @@
-"""A barrier for the threads of one run, in shared memory.
+"""What the threads of one run share: a barrier, and tickets for pieces of work.
 
 Python threads are descheduled at any time, so the barrier yields its time slice instead of spinning for long. It can
 be called off: where a run fails to start on one thread, the others leave at their next barrier instead of waiting for
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from numba import types
 
-from .simd import atomic_add, atomic_load, inner
+from .simd import atomic_add, atomic_load, inner, poke_i64
 
-ARRIVED, CALLED_OFF = 0, 64  # byte offsets in the sync area: two cache lines
-SYNC_BYTES = 128
+ARRIVED, CALLED_OFF, TICKETS = 0, 64, 128  # byte offsets in the sync area: a cache line each
+SYNC_BYTES = 192
 SPINS = 2000  # about 10 µs before the first yield
 
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
@@ -31,3 +31,16 @@ def barrier(sync, passed, threads):
             if spins > SPINS:
                 _sched_yield()
     return passed + 1
+
+
+@inner
+def reset_tickets(sync, tid, threads):
+    """Start again at 0; to be called by all threads, with a barrier behind the last ticket and one before the next."""
+    if threads > 1 and tid == 0:
+        poke_i64(sync + TICKETS, 0)
+
+
+@inner
+def next_ticket(sync, last, threads):
+    """The next number that no thread has drawn; `last` is what this one drew last, −1 at first."""
+    return atomic_add(sync + TICKETS, 1) if threads > 1 else last + 1

@@ -6,8 +6,8 @@ One product, sizes being those of one block (⌈M/m⌉ × ⌈K/k⌉ × ⌈N/n⌉
     4th loop  pc     CHUNKS·KC of the inner dimension
               r0       PRODUCTS of the R products (all of them, where their packed forms fit into the workspace):
                          combine and pack their B̃_r                                               [threads share]
-    3rd loop  ic         MC rows of a block of A: combine and pack their Ã_r                        [one thread]
-              jn           N2 columns
+    3rd loop  i0         MA rows of a block of A: combine and pack their Ã_r                        [threads share]
+              ic, jn       at most MC rows and N2 columns: a piece of work                          [one thread]
               s              KC of the inner dimension
               o                product of the outer levels
               r                  product of the inner levels: H_q += W[q, r]·Ã_(o,r)·B̃_(o,r), all H in L2
@@ -24,8 +24,8 @@ none H goes to C directly.
 The inner dimension is never split between threads and every element sees the same operations in the same order for any
 number of them, so the result has the same bits.
 
-Threads form a grid over the tiles of a block (`thread_grid`); each packs the rows of A that it needs. In a run of many
-small products each thread takes whole products instead.
+Threads draw pieces of work until there are none, so that equal threads get equal work and a thread that loses its CPU
+for a while gets less. In a run of many small products each thread takes whole products instead.
 """
 
 from __future__ import annotations
@@ -41,33 +41,45 @@ from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
 from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, TARGETS, lap
 from .simd import inner, inner_of, make_memory, named
 from .spec import KernelSpec
-from .sync import barrier
+from .sync import barrier, next_ticket, reset_tickets
 
 # Columns of the table of products, one row of int64 each. Addresses; steps in bytes; sizes of the whole matrices;
 # scale factors and exponents (addresses, 0 where there are none); where all of B lies packed already (0: pack it on
 # the way; with A = 0: pack it there and do no more); block sizes.
 A, A_ROW, A_COL, B, B_ROW, B_COL, C, C_ROW, C_COL = range(9)
 SIZE_M, SIZE_N, SIZE_K, A_SCALE, B_SCALE, A_EXPONENT, B_EXPONENT = range(9, 16)
-B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MC, BLOCK_NC, BLOCK_N2, BLOCK_PRODUCTS = range(16, 23)
-COLUMNS = 23
+B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MA, BLOCK_MC, BLOCK_NC, BLOCK_N2, BLOCK_PRODUCTS = range(16, 24)
+COLUMNS = 24
 
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
+PIECE_COST = 4  # of a piece of work, in tiles
+MOST_PIECES = 8  # for each thread, where blocks don't ask for more
 
 
 @inner
-def thread_grid(tiles, panels, threads):
-    """Threads along the rows and along the columns of tiles: the grid whose busiest thread has least to do.
+def cut(tiles, panels, most_tiles, most_panels, threads):
+    """Parts into which the rows and the columns of tiles are cut, such that they are pieces of work for `threads`.
 
-    Threads side by side pack the same rows of A, and packing a sliver takes about half as long as a tile of it.
+    A piece has at most `most_tiles` × `most_panels` tiles, and costs as much as some tiles more than it has. Several
+    threads want equal numbers of pieces, and a few each, so that fast threads can help out slow ones.
     """
-    best, best_columns = np.int64(2**62), 1
-    for columns in range(1, threads + 1):
-        if threads % columns == 0:
-            rows = threads // columns
-            most = ((tiles + rows - 1) // rows) * (2 * ((panels + columns - 1) // columns) + 1)
-            if most < best:
-                best, best_columns = most, columns
-    return threads // best_columns, best_columns
+    rows, columns = (tiles + most_tiles - 1) // most_tiles, (panels + most_panels - 1) // most_panels
+    if threads == 1:
+        return rows, columns
+    best, best_rows, best_columns = np.int64(2**62), rows, columns
+    for i in range(rows, tiles + 1):
+        if i > rows and i * columns > MOST_PIECES * threads:
+            break
+        for j in range(columns, panels + 1):
+            rounds = (i * j + threads - 1) // threads
+            piece = ((tiles + i - 1) // i) * ((panels + j - 1) // j)
+            # The last round leaves threads idle for half a piece, where there are several at different speeds.
+            cost = rounds * (piece + PIECE_COST) + piece // 2
+            if cost < best:
+                best, best_rows, best_columns = cost, i, j
+            if i * j > MOST_PIECES * threads:
+                break
+    return best_rows, best_columns
 
 
 class Tables(NamedTuple):
@@ -82,7 +94,7 @@ class Tables(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Workspace addresses. `a`, `targets`, `scratch` and `clock` have one part per thread, `b` one per team.
+    """Workspace addresses. `a` and `b` have one part per team, `targets`, `scratch` and `clock` one per thread.
 
     `clock` (see `phases`) is 0 where nobody asked for the time.
     """
@@ -164,16 +176,18 @@ def make_worker(spec: KernelSpec, portable: bool):
             pack(view, layout, terms, r0, r1, x0, x1, x1, jc, jc + nb, first, out + s * width, step, scratch, streamed)
 
     @part
-    def pack_a(view, terms, r0, r1, ic, mb, pc, depth, KC, out, step, scratch):
-        """Rows ic … ic + mb and columns pc … pc + depth of Ã_r for r0 ≤ r < r1, by chunks, `step` bytes apart."""
-        x_end = ic + (mb + MR - 1) // MR * MR
+    def pack_a(view, terms, r0, r1, i0, x0, x1, x_end, pc, depth, KC, out, step, scratch):
+        """This thread's rows x0 … x1 and columns pc … pc + depth of Ã_r for r0 ≤ r < r1, by chunks, `step` bytes apart.
+
+        Row i0 is the first one packed by any thread; zeros follow up to row x_end.
+        """
         bytes_ = (r1 - r0) * step
         for s in range(0, depth, KC):
             kb = min(KC, depth - s)
             y0, y1 = pc + s, pc + s + kb
             layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
             streamed = bytes_ > STREAM_BYTES
-            pack(view, layout, terms, r0, r1, ic, ic + mb, x_end, y0, y1, ic, out, step, scratch, streamed)
+            pack(view, layout, terms, r0, r1, x0, x1, x_end, y0, y1, i0, out, step, scratch, streamed)
             out += bytes_
 
     @part
@@ -209,7 +223,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         outer_n, outer_blocks = n // inner_n, m * n // inner_blocks
         nested = outer_R > 1 or outer_blocks > 1
         h, d, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_K] + k - 1) // k, (p[SIZE_N] + n - 1) // n  # of one block
-        KC, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
+        KC, MA, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MA], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
         OUTERS = p[BLOCK_PRODUCTS] // inner_R  # outer products of a pass over C
         a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, h, d, p[A_SCALE], 0)
         b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, d, w, 0, p[B_SCALE])
@@ -226,63 +240,63 @@ def make_worker(spec: KernelSpec, portable: bool):
         for t in range(len(addresses)):
             addresses[t] = buf_h + INNER.block[t] * target_bytes
 
-        rows_of_threads, columns_of_threads = thread_grid((h + MR - 1) // MR, (min(w, NC) + NR - 1) // NR, threads)
-        first_tile, last_tile = share((h + MR - 1) // MR, tid // columns_of_threads, rows_of_threads)
-        i0, i1 = first_tile * MR, min(h, last_tile * MR)
-        if i1 > i0:  # equal blocks of A
-            parts = (i1 - i0 + MC - 1) // MC
-            MC = ((i1 - i0 + parts - 1) // parts + MR - 1) // MR * MR
-        a_step = (MC + MR - 1) // MR * MR * ((KC + VL - 1) // VL) * lanes_bytes  # bytes of one packed Ã_r
-
         for jc in range(0, w, NC):  # 5th loop
             nb = min(NC, w - jc)
             panels = (nb + NR - 1) // NR
-            first_panel, last_panel = share(panels, tid % columns_of_threads, columns_of_threads)
             for pc in range(0, d, KC * p[BLOCK_CHUNKS]):  # 4th loop
                 kf = min(KC * p[BLOCK_CHUNKS], d - pc)
                 for o0 in range(0, outer_R, OUTERS):
                     o1 = min(outer_R, o0 + OUTERS)
                     r0, r1 = o0 * inner_R, o1 * inner_R
                     b_row = (r1 - r0) * panels * NR * size  # bytes of one row of all these B̃_r
-                    if packs_only or not packed_ahead:
+                    for i0 in range(0, h, MA):  # 3rd loop
                         lap(clock, OTHER)
-                        passed = barrier(sync, passed, threads)  # nobody reads the old B any more
+                        passed = barrier(sync, passed, threads)  # nobody reads the old A and B any more
                         if passed < 0:
                             return passed
                         lap(clock, BARRIER)
-                        pack_b(b_view, tables.V, r0, r1, pc, kf, KC, jc, nb, tid, threads, b_block, scratch)
-                        lap(clock, PACK_B)
+                        if i0 == 0 and (packs_only or not packed_ahead):
+                            pack_b(b_view, tables.V, r0, r1, pc, kf, KC, jc, nb, tid, threads, b_block, scratch)
+                            lap(clock, PACK_B)
+                        if packs_only:
+                            break
+                        tiles = (min(MA, h - i0) + MR - 1) // MR
+                        a_step = tiles * MR * ((KC + VL - 1) // VL) * lanes_bytes  # bytes of one packed Ã_r
+                        x0, x1 = share(tiles, tid, threads)
+                        x0, x1 = i0 + x0 * MR, i0 + x1 * MR
+                        pack_a(a_view, tables.U, r0, r1, i0, x0, min(x1, h), x1, pc, kf, KC, buf_a, a_step, scratch)
+                        lap(clock, PACK_A)
+                        reset_tickets(sync, tid, threads)
+                        rows_cut, columns_cut = cut(tiles, panels, MC // MR, N2 // NR, threads)
                         passed = barrier(sync, passed, threads)
                         if passed < 0:
                             return passed
                         lap(clock, BARRIER)
-                    for ic in range(i0, i1, MC):  # 3rd loop
-                        if packs_only:
-                            break
-                        mb = min(MC, i1 - ic)
-                        tiles = (mb + MR - 1) // MR
-                        pack_a(a_view, tables.U, r0, r1, ic, mb, pc, kf, KC, buf_a, a_step, scratch)
-                        lap(clock, PACK_A)
-                        for jn in range(first_panel, last_panel, N2 // NR):
-                            wide = min(N2 // NR, last_panel - jn)
+                        ticket = next_ticket(sync, -1, threads)
+                        while ticket < rows_cut * columns_cut:
+                            x0, x1 = share(tiles, ticket // columns_cut, rows_cut)
+                            jn, j1 = share(panels, ticket % columns_cut, columns_cut)
+                            high, wide, ic = x1 - x0, j1 - jn, i0 + x0 * MR
+                            mb = min(high * MR, h - ic)
                             a = buf_a
                             for s in range(0, kf, KC):
                                 kb = min(KC, kf - s)
+                                sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
                                 for r in range(r0, r1):
+                                    here = a + x0 * sliver
                                     b = b_block + s * b_row + ((r - r0) * panels + jn) * NR * kb * size
-                                    # The panel that is read after the last of this one: next product, chunk, columns.
+                                    # What is read after the last panel of this: next product, next chunk, or anything.
+                                    next_a, next_b = buf_a, b_block
                                     if r + 1 < r1:
-                                        next_b = b + panels * NR * kb * size
+                                        next_a, next_b = here + a_step, b + panels * NR * kb * size
                                     elif s + kb < kf:
+                                        next_a = here + a_step
                                         next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, kf - s - kb) * size
-                                    else:
-                                        next_b = b_block + (jn + wide) * NR * min(KC, kf) * size
                                     ri = r % inner_R
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
                                     where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
-                                    next_a = a + a_step if r + 1 < r1 or s + kb < kf else buf_a
-                                    macrokernel(tiles, wide, kb, a, b, next_a, next_b, count, where, coefs, adds)
+                                    macrokernel(high, wide, kb, here, b, next_a, next_b, count, where, coefs, adds)
                                     a += a_step
                                     if nested and ri + 1 == inner_R:
                                         lap(clock, KERNEL)
@@ -292,7 +306,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                                             again, coef = outer_reached[t] != 0 or s > 0, OUTER.coef[t]
                                             for q in range(inner_blocks):
                                                 at = q * target_bytes
-                                                add(to + at, buf_h + at, tiles * wide * tile_bytes, coef, again)
+                                                add(to + at, buf_h + at, high * wide * tile_bytes, coef, again)
                                         lap(clock, TARGETS)
                             lap(clock, KERNEL)
                             for q in range(m * n):
@@ -308,8 +322,9 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
                                     e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
                                     steps, line = (p[C_ROW], p[C_COL]), scratch.stage
-                                    flush(c, steps, rows, columns, t, tiles, alpha, factor, reads, e_row, e_col, line)
+                                    flush(c, steps, rows, columns, t, high, alpha, factor, reads, e_row, e_col, line)
                             lap(clock, FLUSH)
+                            ticket = next_ticket(sync, ticket, threads)
                     if packed_ahead:
                         b_block += kf * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
@@ -325,7 +340,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         for i in range(STRIP_MOST // size):
             poke(scratch.zeros + i * size, zero)
         passed = 0
-        buf_a = buffers.a + tid * buffers.a_step
+        buf_a = buffers.a + tid // team * buffers.a_step
         buf_b = buffers.b + tid // team * buffers.b_step
         buf_t = buffers.targets + tid * buffers.targets_step
         for index in range(tid // team, len(products), threads // team):
