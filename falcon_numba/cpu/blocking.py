@@ -1,10 +1,10 @@
 """Block sizes and workspace of one plan.
 
-Constants come from measurements on a Zen 4 core (32 KB L1, 1 MB L2, 32 MB L3 shared): packed A about half of L2, the
-sums H of MC × N2 as large as L2, packed B as wide as its budget allows. KC, CHUNKS, PRODUCTS and OUTER decide the order
-of additions, so they depend on the shape, the scheme and the workspace limit only, never on the number of threads;
-MC, NC and N2 only decide the schedule. Where the packed forms of all products don't fit, the products of one outer
-level after the other are computed, each pass adding to C.
+A piece of packed A takes half of L2, the sums H of MC × N2 as much as L2 (they come and go, A stays), packed B as much
+as its budget allows; the constants were measured on a Zen 4 (1 MB L2) and on a server Xeon (2 MB L2). KC, CHUNKS,
+PRODUCTS and OUTER decide the order of additions, so they depend on the kernel, the shape, the scheme and the workspace
+limit only, never on the machine or the number of threads; MA, MC, NC and N2 only decide the schedule. Where the packed
+forms of all products don't fit, the products of one outer level after the other are computed, each pass adding to C.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..decision.hardware import hardware
 from ..problem import Inadmissible
 from .pack import scratch_bytes
 from .spec import KernelSpec
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 MIB = 2**20
 DEFAULT_SHARED, DEFAULT_PER_THREAD = 512 * MIB, 32 * MIB
 A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of the workspace for each thread, at most
-H_SHARE = MIB  # of each thread, for the sums of the inner levels: from twice L2 on they cost twice as much
+A_OF_L2, H_OF_L2 = 15 / 32, 1.0  # sizes of what one thread works on: MC rows of A, the sums H
 MOST_MC, MOST_N2 = 288, 512
+HIGH = 96  # rows of packed A that must fit, for the products of more levels to be computed together
 WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
 B_SHARE = 0.8  # of the shared workspace, for packed B
 CHUNKS_TIMES_RANK = 8  # chunks of K that targets collect before C is touched, times the rank
@@ -105,7 +107,7 @@ def choose_blocks(
     # What decides the arithmetic: independent of threads and teams, and equal for the transposed product.
     shared = min(limit, DEFAULT_SHARED)
     KC = even(d, spec.KC, VL)
-    high, wide = min(spec.MC_KC // KC // MR * MR, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
+    high, wide = min(HIGH, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
     for apart in range(len(ranks) + 1):  # the products of fewer and fewer levels together
         products = math.prod(ranks[apart:])
         row = products * KC * size
@@ -120,12 +122,15 @@ def choose_blocks(
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
     inner = math.prod(m * n for m, _, n in scheme.grids[OUTER:])
     targets = inner + (m * n if OUTER else 0)
-    budget = min(A_SHARE, limit // (4 * threads)) // row // MR * MR
-    MC = max(MR, min(MOST_MC, spec.MC_KC // KC // MR * MR, budget, up(h, MR)))
+    team = threads // teams
+    budget = min(A_SHARE * team, limit // (4 * teams)) // row // MR * MR
+    on_chip = int(A_OF_L2 * hardware().l2) // (KC * size) // MR * MR
+    MC = max(MR, min(MOST_MC, on_chip, budget, up(h, MR)))
+    MA = max(MC, min(budget, team * MC))
+    MA = up(-(-h // -(-h // MA)), MR)
     budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * size) // NR * NR
-    on_chip = H_SHARE // (inner * MC * size) // NR * NR
+    on_chip = int(H_OF_L2 * hardware().l2) // (inner * MC * size) // NR * NR
     N2 = max(NR, min(MOST_N2 // NR * NR, on_chip, budget, up(w, NR)))
-    MA = up(-(-h // -(-h // (threads // teams * MC))), MR)
     a_bytes, target_bytes = up(MA * row, 64), up(targets * MC * N2 * size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
     left = ((limit - threads * (target_bytes + scratch)) // teams - a_bytes) // row // NR * NR

@@ -28,8 +28,6 @@ class KernelSpec:
     KC : int
         Most inner-dimension steps of a packed block: an MR × KC sliver of A and a KC × NR panel of B
         share L1 and L2 with the streams around them.
-    MC_KC : int
-        Most elements of a packed block of A: about 0.55 of L2.
     """
 
     isa: str
@@ -38,7 +36,6 @@ class KernelSpec:
     MR: int
     NV: int
     KC: int
-    MC_KC: int
 
     @property
     def NR(self) -> int:
@@ -50,14 +47,14 @@ class KernelSpec:
 
 
 _TABLE = [
-    KernelSpec("avx512", "float32", VL=16, MR=12, NV=2, KC=1024, MC_KC=120 * 1024),
-    KernelSpec("avx512", "float64", VL=8, MR=12, NV=2, KC=512, MC_KC=120 * 512),
-    KernelSpec("avx2", "float32", VL=8, MR=6, NV=2, KC=512, MC_KC=96 * 512),
-    KernelSpec("avx2", "float64", VL=4, MR=6, NV=2, KC=256, MC_KC=96 * 256),
-    KernelSpec("neon", "float32", VL=4, MR=8, NV=3, KC=512, MC_KC=128 * 512),
-    KernelSpec("neon", "float64", VL=2, MR=8, NV=3, KC=256, MC_KC=128 * 256),
-    KernelSpec("generic", "float32", VL=4, MR=4, NV=2, KC=256, MC_KC=96 * 256),
-    KernelSpec("generic", "float64", VL=2, MR=4, NV=2, KC=256, MC_KC=48 * 256),
+    KernelSpec("avx512", "float32", VL=16, MR=12, NV=2, KC=1024),
+    KernelSpec("avx512", "float64", VL=8, MR=12, NV=2, KC=512),
+    KernelSpec("avx2", "float32", VL=8, MR=6, NV=2, KC=512),
+    KernelSpec("avx2", "float64", VL=4, MR=6, NV=2, KC=256),
+    KernelSpec("neon", "float32", VL=4, MR=8, NV=3, KC=512),
+    KernelSpec("neon", "float64", VL=2, MR=8, NV=3, KC=256),
+    KernelSpec("generic", "float32", VL=4, MR=4, NV=2, KC=256),
+    KernelSpec("generic", "float64", VL=2, MR=4, NV=2, KC=256),
 ]
 
 SPECS = {(s.isa, s.dtype): s for s in _TABLE}
