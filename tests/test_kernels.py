@@ -83,7 +83,7 @@ def test_every_line_of_the_kernel_table(key):
 def rows_and_columns(x, spec, threads=1):
     """What the guard finds for the rows of x as A and, transposed, as columns of B."""
     M, K = x.shape
-    blocks = choose_blocks(spec, (1, 1, 1), (), M, M, K, 1, 1, 2**28)
+    blocks = choose_blocks(spec, flatten(()), M, M, K, 1, 1, 2**28)
     ((rows, columns),) = magnitudes(table_of([Problem(x, x.T, np.empty((M, M), x.dtype))], blocks), spec, threads)
     return rows, columns
 
@@ -96,7 +96,7 @@ def test_magnitudes_shared_between_threads(dtype):
     for M, N, K in ((700, 3, 2000), (4, 900, 1500), (640, 640, 640)):
         a, b = (rng.standard_normal((3, *shape)).astype(dtype) for shape in ((M, K), (K, N)))
         a[1, 1:] = 0
-        blocks = choose_blocks(spec, (1, 1, 1), (), M, N, K, 1, 1, 2**28)
+        blocks = choose_blocks(spec, flatten(()), M, N, K, 1, 1, 2**28)
         products = table_of([Problem(a, b, np.empty((3, M, N), dtype))], blocks)
         one, many = magnitudes(products, spec, 1), magnitudes(products, spec, 5)
         for i, pair in enumerate(zip(one, many, strict=True)):

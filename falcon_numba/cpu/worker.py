@@ -54,6 +54,7 @@ COLUMNS = 24
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
 PIECE_COST = 4  # of a piece of work, in tiles
 MOST_PIECES = 8  # for each thread, where blocks don't ask for more
+SMALLER = 4  # small pieces, which are drawn last, to a piece
 
 
 @inner
@@ -73,13 +74,32 @@ def cut(tiles, panels, most_tiles, most_panels, threads):
         for j in range(columns, panels + 1):
             rounds = (i * j + threads - 1) // threads
             piece = ((tiles + i - 1) // i) * ((panels + j - 1) // j)
-            # The last round leaves threads idle for half a piece, where there are several at different speeds.
-            cost = rounds * (piece + PIECE_COST) + piece // 2
+            # Threads of different speeds wait for the last one to finish a small piece.
+            cost = rounds * (piece + PIECE_COST) + piece // (2 * SMALLER)
             if cost < best:
                 best, best_rows, best_columns = cost, i, j
             if i * j > MOST_PIECES * threads:
                 break
     return best_rows, best_columns
+
+
+@inner
+def piece(ticket, tiles, panels, rows, columns, threads):
+    """First and last tile and panel of the piece of work that goes with a ticket: all zero where there is none.
+
+    Towards the end come small ones, as many as `threads` pieces make.
+    """
+    small = threads if threads > 1 else 0
+    whole = max(rows * columns - small, 0)
+    part, parts = 0, 1
+    if ticket >= whole:
+        part, parts = (ticket - whole) % SMALLER, SMALLER
+        ticket = whole + (ticket - whole) // SMALLER
+    if ticket >= rows * columns:
+        return 0, 0, 0, 0
+    i, j = ticket // columns, ticket % columns * parts + part
+    columns *= parts
+    return tiles * i // rows, tiles * (i + 1) // rows, panels * j // columns, panels * (j + 1) // columns
 
 
 class Tables(NamedTuple):
@@ -273,9 +293,10 @@ def make_worker(spec: KernelSpec, portable: bool):
                             return passed
                         lap(clock, BARRIER)
                         ticket = next_ticket(sync, -1, threads)
-                        while ticket < rows_cut * columns_cut:
-                            x0, x1 = share(tiles, ticket // columns_cut, rows_cut)
-                            jn, j1 = share(panels, ticket % columns_cut, columns_cut)
+                        while True:
+                            x0, x1, jn, j1 = piece(ticket, tiles, panels, rows_cut, columns_cut, threads)
+                            if x1 == 0:
+                                break
                             high, wide, ic = x1 - x0, j1 - jn, i0 + x0 * MR
                             mb = min(high * MR, h - ic)
                             a = buf_a
