@@ -24,6 +24,7 @@ import falcon_numba as fn
 from falcon_numba import dispatch
 from falcon_numba.cpu import phases
 from falcon_numba.cpu.engine import Engine, engine_for
+from falcon_numba.cpu.microkernel import ROWS_STEP
 from falcon_numba.cpu.spec import SPECS
 from falcon_numba.decision.hardware import isa_family
 
@@ -102,7 +103,7 @@ def _once(engine: Engine, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: 
 def multiplications(plan: Any, whole_tiles: bool) -> int:
     """Multiply-adds in the micro-kernel: of the blocks, or of the whole tiles that cover them."""
     spec = SPECS[isa_family(), plan.dtype]
-    (m, k, n), tile = plan.grid, (spec.MR, spec.NR) if whole_tiles else (1, 1)
+    (m, k, n), tile = plan.grid, (ROWS_STEP, spec.NR) if whole_tiles else (1, 1)
     rows, columns = (math.ceil(math.ceil(x / y) / z) * z for x, y, z in ((plan.M, m, tile[0]), (plan.N, n, tile[1])))
     return plan.rank * rows * math.ceil(plan.K / k) * columns
 

@@ -118,7 +118,7 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
         raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
     M, N, K, _, dtype = product
     spec = _spec(dtype)
-    teams = threads if whole_products(product, threads, scheme.ranks) else 1
+    teams = threads if whole_products(product, threads) else 1
     if limit is None:
         limit = default_limit(M, N, K, spec.itemsize, threads)
     blocks = choose_blocks(spec, scheme, M, N, K, threads, teams, limit)

@@ -29,6 +29,7 @@ from .simd import I64, Vec, c64, inner_of, make_memory, peek_i64, phi
 from .spec import KernelSpec
 
 CACHE_LINE = 64
+ROWS_STEP = 4  # tiles of so many rows more or less have code of their own, for the edges
 UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B
 
 
@@ -37,30 +38,33 @@ def make_microkernel(spec: KernelSpec):
 
     Returns
     -------
-    microkernel : Numba function (K, a, b, targets, addresses, coefs, accumulate, offset, ahead, ahead_step)
+    microkernel : Numba function (K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b,
+        step_b)
         tile = A[MR, K] · B[K, NR], accumulated over k in order in one FMA chain per element; then for t < `targets`
-        the tile times coefs[t] is stored at addresses[t] + offset, or added where accumulate[t]. `a`, `b` are
+        the tile times coefs[t] is stored at addresses[t] + offset, or added where accumulate[t]. Of a tile at the edge
+        only `rows` rows matter; up to `ROWS_STEP` − 1 more are computed, the others left as they are. `a`, `b` are
         addresses of the packed sliver and panel; `addresses` (int64), `coefs` (lane dtype) and `accumulate` (int64)
-        are addresses of arrays. Cache lines ahead, ahead + ahead_step, … are prefetched to L2.
+        are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and those of b likewise.
     """
-    VL, MR, NV, NR, size = spec.VL, spec.MR, spec.NV, spec.NR, spec.itemsize
-    tile = MR * NV
+    VL, NV, NR, size = spec.VL, spec.NV, spec.NR, spec.itemsize
     unroll = min(UNROLL, VL)
     groups = VL // unroll  # rounds in a chunk
 
     @intrinsic
-    def microkernel(typingctx, K, a, b, targets, addresses, coefs, accumulate, offset, next_b, step_b, next_a, step_a):
+    def microkernel(
+        typingctx, K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b, step_b
+    ):
         def codegen(context, builder, signature, args):
-            K, a, b, targets, addresses, coefs, accumulate, offset, next_b, step_b, next_a, step_a = args
+            K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b, step_b = args
             v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
 
             def step(acc, a, b):
-                """One k: NV loads of B, MR broadcasts of A, MR·NV fused multiply-adds."""
-                row = [v.load(add(b, c64(j * v.width)), align=v.width) for j in range(NV)]
+                """One k: NV loads of B, a broadcast of A for every row, fused multiply-adds of all pairs."""
+                line = [v.load(add(b, c64(j * v.width)), align=v.width) for j in range(NV)]
                 out = []
-                for i in range(MR):
+                for i in range(len(acc) // NV):
                     x = v.splat(v.scalar(add(a, c64(i * v.width))))
-                    out += [v.fma(x, row[j], acc[i * NV + j]) for j in range(NV)]
+                    out += [v.fma(x, line[j], acc[i * NV + j]) for j in range(NV)]
                 return out
 
             def loop(name, count, state, steps):
@@ -71,18 +75,18 @@ def make_microkernel(spec: KernelSpec):
                 builder.position_at_end(head)
                 i = phi(builder, I64, (c64(0), entry))
                 nodes = [phi(builder, x.type, (x, entry)) for x in state]
-                a, b, line_b, line_a, *acc = nodes
+                a, b, line_a, line_b, *acc = nodes
                 if steps > 1:
-                    v.prefetch(line_b)
                     v.prefetch(line_a)
+                    v.prefetch(line_b)
                 for u in range(steps):
                     acc = step(acc, add(a, c64(u * size)), add(b, c64(u * NR * size)))
                 after = add(i, c64(1))
                 a_next = add(a, c64(steps * size))
                 if steps > 1:  # after the last round of a chunk (a power of two of them) come its other rows
                     last = builder.icmp_signed("==", builder.and_(i, c64(groups - 1)), c64(groups - 1))
-                    a_next = add(a_next, builder.select(last, c64((MR - 1) * v.width), c64(0)))
-                new = [a_next, add(b, c64(steps * NR * size)), add(line_b, step_b), add(line_a, step_a), *acc]
+                    a_next = add(a_next, builder.select(last, c64((spec.MR - 1) * v.width), c64(0)))
+                new = [a_next, add(b, c64(steps * NR * size)), add(line_a, step_a), add(line_b, step_b), *acc]
                 for node, value in zip([i, *nodes], [after, *new], strict=True):
                     node.add_incoming(value, head)
                 builder.cbranch(builder.icmp_signed("<", after, count), head, exit_)
@@ -93,33 +97,43 @@ def make_microkernel(spec: KernelSpec):
                 """The tile of target t."""
                 return add(builder.load(v.pointer(add(addresses, builder.shl(t, c64(3))), I64)), offset)
 
-            with cgutils.for_range(builder, targets) as each:
-                for x in range(0, tile * v.width, CACHE_LINE):
-                    v.prefetch(add(target(each.index), c64(x)))
+            def tile(MR):
+                """The first MR rows of the tile, from beginning to end."""
+                with cgutils.for_range(builder, targets) as each:
+                    for x in range(0, MR * NR * size, CACHE_LINE):
+                        v.prefetch(add(target(each.index), c64(x)))
 
-            rounds = builder.sdiv(K, c64(unroll))
-            state = loop("group", rounds, [a, b, next_b, next_a, *[v.zero] * tile], unroll)
-            acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[4:]
+                rounds = builder.sdiv(K, c64(unroll))
+                state = loop("group", rounds, [a, b, next_a, next_b, *[v.zero] * (MR * NV)], unroll)
+                acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[4:]
 
-            with cgutils.for_range(builder, targets) as each:
-                word = builder.shl(each.index, c64(3))
-                out = target(each.index)
-                coef = v.splat(v.scalar(add(coefs, mul(each.index, c64(size)))))
-                adding = builder.icmp_signed("!=", builder.load(v.pointer(add(accumulate, word), I64)), c64(0))
-                with builder.if_else(adding) as branches:
-                    for branch, accumulates in zip(branches, (True, False), strict=True):
-                        with branch:
-                            for x in range(tile):
-                                at = add(out, c64(x * v.width))
-                                y = (
-                                    v.fma(coef, acc[x], v.load(at, v.width))
-                                    if accumulates
-                                    else builder.fmul(coef, acc[x])
-                                )
-                                v.store(y, at, v.width)
+                with cgutils.for_range(builder, targets) as each:
+                    word = builder.shl(each.index, c64(3))
+                    out = target(each.index)
+                    coef = v.splat(v.scalar(add(coefs, mul(each.index, c64(size)))))
+                    adding = builder.icmp_signed("!=", builder.load(v.pointer(add(accumulate, word), I64)), c64(0))
+                    with builder.if_else(adding) as branches:
+                        for branch, accumulates in zip(branches, (True, False), strict=True):
+                            with branch:
+                                for x, value in enumerate(acc):
+                                    at = add(out, c64(x * v.width))
+                                    y = (
+                                        v.fma(coef, value, v.load(at, v.width))
+                                        if accumulates
+                                        else builder.fmul(coef, value)
+                                    )
+                                    v.store(y, at, v.width)
+
+            whole, *edges = sorted({*range(ROWS_STEP, spec.MR, ROWS_STEP), spec.MR}, reverse=True)
+            for MR in edges:
+                above = builder.icmp_signed(">", rows, c64(MR - ROWS_STEP))
+                with builder.if_then(builder.and_(above, builder.icmp_signed("<=", rows, c64(MR)))):
+                    tile(MR)
+            with builder.if_then(builder.icmp_signed(">", rows, c64(edges[0] if edges else 0)), likely=True):
+                tile(whole)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 12), codegen
+        return types.void(*[types.int64] * 13), codegen
 
     return microkernel
 
@@ -133,8 +147,8 @@ def make_portable_microkernel(spec: KernelSpec):
     part = inner_of(spec.isa, spec.dtype)
 
     @part
-    def microkernel(K, a, b, targets, addresses, coefs, accumulate, offset, next_b, step_b, next_a, step_a):
-        for i in range(MR):
+    def microkernel(K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b, step_b):
+        for i in range(rows):
             for j in range(NR):
                 acc = zero
                 for k in range(K):

@@ -146,8 +146,9 @@ def make_worker(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
-    def macrokernel(tiles, panels, kb, a, b, next_a, next_b, targets, addresses, coefs, accumulate):
+    def macrokernel(rows, panels, kb, a, b, next_a, next_b, targets, addresses, coefs, accumulate):
         """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K; prefetches what of A and B comes next."""
+        tiles = (rows + MR - 1) // MR
         panel = kb * NR * size
         sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
         prefetched = max(1, kb // 4) * 64  # bytes that one tile prefetches
@@ -157,24 +158,11 @@ def make_worker(spec: KernelSpec, portable: bool):
             ahead = here + panel if jr + 1 < panels else next_b
             done = 0
             for ir in range(tiles):
-                step = 64 if done < panel else 0
-                line = ahead + done if step else ahead
-                index = jr * tiles + ir
-                step_a, line_a = (64, next_a + (index - start) * prefetched) if index >= start else (0, next_a)
-                microkernel(
-                    kb,
-                    a + ir * sliver,
-                    here,
-                    targets,
-                    addresses,
-                    coefs,
-                    accumulate,
-                    index * tile_bytes,
-                    line,
-                    step,
-                    line_a,
-                    step_a,
-                )
+                index, high = jr * tiles + ir, min(MR, rows - ir * MR)
+                line_a, step_a = (next_a + (index - start) * prefetched, 64) if index >= start else (next_a, 0)
+                line_b, step_b = (ahead + done, 64) if done < panel else (ahead, 0)
+                sums, at = (targets, addresses, coefs, accumulate), index * tile_bytes
+                microkernel(kb, high, a + ir * sliver, here, *sums, at, line_a, step_a, line_b, step_b)
                 done += prefetched
 
     @part
@@ -317,7 +305,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
                                     where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
-                                    macrokernel(high, wide, kb, here, b, next_a, next_b, count, where, coefs, adds)
+                                    macrokernel(mb, wide, kb, here, b, next_a, next_b, count, where, coefs, adds)
                                     a += a_step
                                     if nested and ri + 1 == inner_R:
                                         lap(clock, KERNEL)

@@ -197,7 +197,7 @@ def _engine_plan(
         leaf="portable" if settings.leaf == "portable" else "simd",
         blocks=blocks,
         threads=threads,
-        whole_products=whole_products(product, threads, flat.ranks),
+        whole_products=whole_products(product, threads),
         workspace_bytes=workspace,
         workspace_limit=settings.workspace_limit,
         accuracy=settings.accuracy,
@@ -206,9 +206,9 @@ def _engine_plan(
     )
 
 
-def whole_products(product: Product, threads: int, ranks: tuple[int, ...]) -> bool:
-    """Whether each thread takes whole products: classical ones, enough of them, and each too small to share."""
-    return not ranks and product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
+def whole_products(product: Product, threads: int) -> bool:
+    """Whether each thread takes whole products: enough of them, and each too small to share."""
+    return product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
 
 
 def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str) -> Plan:
