@@ -280,7 +280,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                         if passed < 0:
                             return passed
                         lap(clock, BARRIER)
-                        ticket = next_ticket(sync, -1, threads)
+                        ticket = next_ticket(sync, np.int64(-1), threads)
                         while True:
                             x0, x1, jn, j1 = piece(ticket, tiles, panels, rows_cut, columns_cut, threads)
                             if x1 == 0:
@@ -348,7 +348,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         scratch = Scratch(base, base + sources, base + sources + STRIP_MOST)
         for i in range(STRIP_MOST // size):
             poke(scratch.zeros + i * size, zero)
-        passed = 0
+        passed = np.int64(0)  # as a literal it would ask for a second version of `product`
         buf_a = buffers.a + tid // team * buffers.a_step
         buf_b = buffers.b + tid // team * buffers.b_step
         buf_t = buffers.targets + tid * buffers.targets_step
