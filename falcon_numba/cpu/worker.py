@@ -54,7 +54,12 @@ COLUMNS = 24
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
 PIECE_COST = 4  # of a piece of work, in tiles
 MOST_PIECES = 8  # for each thread, where blocks don't ask for more
-SMALLER = 4  # small pieces, which are drawn last, to a piece
+
+
+@inner
+def smaller(panels):
+    """Small pieces, which are drawn last, to a piece of so many panels: equal ones, since they end together."""
+    return panels if panels <= 12 else 8
 
 
 @inner
@@ -74,8 +79,8 @@ def cut(tiles, panels, most_tiles, most_panels, threads):
         for j in range(columns, panels + 1):
             rounds = (i * j + threads - 1) // threads
             piece = ((tiles + i - 1) // i) * ((panels + j - 1) // j)
-            # Threads of different speeds wait for the last one to finish a small piece.
-            cost = rounds * (piece + PIECE_COST) + piece // (2 * SMALLER)
+            # At last the threads wait for one of them to finish a small piece.
+            cost = rounds * (piece + PIECE_COST) + piece // (2 * smaller((panels + j - 1) // j))
             if cost < best:
                 best, best_rows, best_columns = cost, i, j
             if i * j > MOST_PIECES * threads:
@@ -93,8 +98,9 @@ def piece(ticket, tiles, panels, rows, columns, threads):
     whole = max(rows * columns - small, 0)
     part, parts = 0, 1
     if ticket >= whole:
-        part, parts = (ticket - whole) % SMALLER, SMALLER
-        ticket = whole + (ticket - whole) // SMALLER
+        parts = smaller((panels + columns - 1) // columns)
+        part = (ticket - whole) % parts
+        ticket = whole + (ticket - whole) // parts
     if ticket >= rows * columns:
         return 0, 0, 0, 0
     i, j = ticket // columns, ticket % columns * parts + part
