@@ -16,7 +16,7 @@ from . import config, dispatch
 from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
 from .config import Settings
 from .cpu.overload import register
-from .decision.select import numpy_is_faster
+from .decision.select import numpy_is_surely_faster
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .ufunc import MATMUL, Call, allocate, understand, wrap
@@ -143,7 +143,7 @@ def matmul(
 
 def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
-    return a.ndim < 2 or b.ndim < 2 or numpy_is_faster(min(a.shape[-2:] + b.shape[-2:]))
+    return a.ndim < 2 or b.ndim < 2 or numpy_is_surely_faster(min(a.shape[-2:] + b.shape[-2:]))
 
 
 def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from ..config import Settings
     from ..cpu.blocking import Blocks
 
-# The smallest dimension from which the engine's classical product, and each further level, pays.
-ENGINE_PAYS = 1024
-LEVELS_PAY = {"float32": (1024, 1024, 7168), "float64": (1024, 1536, 8192)}
+# The smallest dimension from which the engine pays: where every thread takes whole products of a batch, where one
+# thread works alone, and where two share a product; and from which each level pays.
+ENGINE_PAYS_WHOLE, ENGINE_PAYS_ALONE, ENGINE_PAYS_SHARED = 512, 640, 768
+LEVELS_PAY = {"float32": (512, 896, 7168), "float64": (576, 1152, 7168)}
 BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 AUTO_SCHEME = "strassen"
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
@@ -45,9 +46,18 @@ class Product(NamedTuple):
 BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
 
 
-def numpy_is_faster(smallest: int) -> bool:
-    """Whether NumPy's product is the faster one, `smallest` being the smallest of M, N and K."""
-    return smallest < ENGINE_PAYS
+def numpy_is_surely_faster(smallest: int) -> bool:
+    """Whether NumPy's product is the faster one in any case, `smallest` being the smallest of M, N and K."""
+    return smallest < ENGINE_PAYS_WHOLE
+
+
+def engine_pays(product: Product, threads: int) -> int:
+    """The smallest dimension from which the engine is faster than NumPy's product."""
+    if whole_products(product, threads):
+        return ENGINE_PAYS_WHOLE
+    if threads == 1:
+        return ENGINE_PAYS_ALONE
+    return round(ENGINE_PAYS_SHARED * math.sqrt(threads / 2))  # waking many threads takes longer than waking one
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -129,8 +139,8 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     numpy_will_do = not (forced or named or engine_asked_for)
-    if numpy_will_do and numpy_is_faster(smallest):
-        reason = f"NumPy is faster where the smallest dimension is below {ENGINE_PAYS}; it is {smallest}"
+    if numpy_will_do and smallest < (least := engine_pays(product, threads)):
+        reason = f"NumPy is faster where the smallest dimension is below {least}; it is {smallest}"
         with contextlib.suppress(Inadmissible):
             return _numpy_plan(product, settings, threads, reason)
     if forced is not None:
