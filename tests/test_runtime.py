@@ -219,6 +219,14 @@ def test_second_process_starts_fast(tmp_path):
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
 
 
+def test_compiling_is_announced_and_loading_is_not(tmp_path):
+    code = "import sys; sys.stderr = sys.stdout\n" + textwrap.dedent(FIRST_PRODUCT)
+    compiled, loaded = (python(code, FALCON_CACHE_DIR=str(tmp_path)) for _ in range(2))
+    assert compiled.count("compiling the") == 1
+    assert "float64" in compiled
+    assert "compiling" not in loaded
+
+
 def test_kernels_compiled_in_different_processes_work_together(tmp_path):
     """Their machine code must not share names; float64's would call parts of float32's."""
     code = """

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import pickle
 import platform
@@ -66,10 +67,13 @@ class DiskCache(_Cache):
     ----------
     name : str
         Of the kernel, part of the file name.
+    announcement : str
+        Logged as a warning (so that the user sees why nothing happens for a while) before the kernel is compiled.
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, announcement: str = ""):
         self._name = name
+        self._announcement = announcement
 
     @property
     def cache_path(self) -> str:
@@ -84,6 +88,12 @@ class DiskCache(_Cache):
         return folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.bin"
 
     def load_overload(self, sig, target_context):
+        found = self._load(sig, target_context)
+        if found is None and self._announcement:
+            logging.getLogger("falcon_numba").warning(self._announcement)
+        return found
+
+    def _load(self, sig, target_context):
         target_context.refresh()
         try:
             file = self._file(sig, target_context.codegen())

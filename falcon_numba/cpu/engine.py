@@ -91,7 +91,9 @@ class Engine:
         self.portable = portable
         self.clock: np.ndarray | None = None
         self._worker = w.make_worker(spec, portable)
-        self._worker._cache = DiskCache(f"{'portable' if portable else spec.isa}-{spec.dtype}")
+        leaf = "portable" if portable else spec.isa
+        announcement = f"falcon_numba: compiling the {leaf} kernels for {spec.dtype} (some ten seconds, once)"
+        self._worker._cache = DiskCache(f"{leaf}-{spec.dtype}", announcement)
         self._worker.compile(w.worker_signature(spec))
         # The machine code, which spares every run the search for it by the types of all arguments.
         self._run = self._worker.get_overload(w.worker_signature(spec))
