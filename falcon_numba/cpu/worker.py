@@ -52,22 +52,24 @@ B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MA, BLOCK_MC, BLOCK_NC, BLOCK_N2, BLOCK_
 COLUMNS = 24
 
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
-PIECE_COST = 4  # of a piece of work, in tiles
 MOST_PIECES = 8  # for each thread, where blocks don't ask for more
 
 
 @inner
 def smaller(panels):
-    """Small pieces, which are drawn last, to a piece of so many panels: equal ones, since they end together."""
-    return panels if panels <= 12 else 8
+    """Small pieces, which are drawn last, to a piece of so many panels; equal ones, since they end together."""
+    for parts in (4, 5, 3):
+        if panels % parts == 0:
+            return parts
+    return min(panels, 4)
 
 
 @inner
 def cut(tiles, panels, most_tiles, most_panels, threads):
     """Parts into which the rows and the columns of tiles are cut, such that they are pieces of work for `threads`.
 
-    A piece has at most `most_tiles` × `most_panels` tiles, and costs as much as some tiles more than it has. Several
-    threads want equal numbers of pieces, and a few each, so that fast threads can help out slow ones.
+    A piece has at most `most_tiles` × `most_panels` tiles. Several threads want equal numbers of pieces, which are few
+    and large, since every piece reads its rows and columns anew.
     """
     rows, columns = (tiles + most_tiles - 1) // most_tiles, (panels + most_panels - 1) // most_panels
     if threads == 1:
@@ -78,9 +80,10 @@ def cut(tiles, panels, most_tiles, most_panels, threads):
             break
         for j in range(columns, panels + 1):
             rounds = (i * j + threads - 1) // threads
-            piece = ((tiles + i - 1) // i) * ((panels + j - 1) // j)
-            # At last the threads wait for one of them to finish a small piece.
-            cost = rounds * (piece + PIECE_COST) + piece // (2 * smaller((panels + j - 1) // j))
+            high, wide = (tiles + i - 1) // i, (panels + j - 1) // j
+            # A piece reads its slivers and panels from L3, or from farther away; at last the threads wait for one of
+            # them to finish a small piece.
+            cost = rounds * (high * wide + high + wide) + high * wide // (2 * smaller(wide))
             if cost < best:
                 best, best_rows, best_columns = cost, i, j
             if i * j > MOST_PIECES * threads:
