@@ -24,9 +24,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64
+from .simd import I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64, prefetch
 from .spec import KernelSpec
 
+CACHE_LINE = 64
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
 STAGE_BYTES = 64 * 1024  # staged rows of all strips: they may live in L2
 STRIP_MOST = 4096  # bytes of one strip at most; also the length of the strip of zeros
@@ -313,8 +314,8 @@ def make_pack(spec: KernelSpec, portable: bool):
                     scale_rows(operand, out, width, row, lane, here, valid)
 
     @part
-    def locate(operand, x, xt, x1, s, width, staged, scratch):
-        """Write down where row x of every block's strip starts."""
+    def locate(operand, x, xt, x1, s, width, staged, scratch, prefetches):
+        """Write down where row x of every block's strip starts; prefetch the strips of the next row, if asked to."""
         q = 0
         for bi in range(operand.grid_rows):
             row = bi * operand.block_rows + x
@@ -325,6 +326,9 @@ def make_pack(spec: KernelSpec, portable: bool):
                     at = scratch.stage + (q * VL + x - xt) * width * size
                 elif inside and lane < operand.lanes:
                     at = operand.address + row * operand.row_step + lane * operand.lane_step
+                    if prefetches and row + 1 < operand.rows:
+                        for byte in range(0, width * size, CACHE_LINE):
+                            prefetch(at + operand.row_step + byte)
                 else:
                     at = scratch.zeros
                 poke_i64(scratch.sources + 8 * q, at)
@@ -347,6 +351,7 @@ def make_pack(spec: KernelSpec, portable: bool):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
         tile = VL if always_staged else 1
+        short_rows = (y1 - y0) * size <= 2 * STRIP_MOST  # too short for the hardware to see a stream in each
         strip = strip_lanes(operand.grid_rows * operand.grid_lanes, unit, size, tile)
         edge = operand.lanes % operand.block_lanes  # lane (within a block) where the one partial block ends
         blocks, coefs = terms.block.ctypes.data, terms.coef.ctypes.data
@@ -369,7 +374,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 if staged:
                     stage(operand, xt, rows, x1, s, e - s, width, scratch)
                 for x in range(xt, xt + rows):
-                    locate(operand, x, xt, x1, s, width, staged, scratch)
+                    locate(operand, x, xt, x1, s, width, staged, scratch, short_rows)
                     to = out + (x - xb) // layout.period * layout.tile_step + (x - xb) % layout.period * layout.row_step
                     to += (s - y0) // unit * layout.group_step
                     for r in range(r0, r1):

@@ -214,6 +214,17 @@ def poke_i64(typingctx, address, value):
 
 
 @intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at `address` in L2."""
+
+    def codegen(context, builder, signature, args):
+        Vec(builder, "float32", 1).prefetch(args[0])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def atomic_add(typingctx, address, value):
     """Add to the int64 at `address`; sequentially consistent, so it also orders earlier streaming stores on x86."""
 
