@@ -143,7 +143,7 @@ def matmul(
 
 def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
-    return a.ndim < 2 or b.ndim < 2 or numpy_is_surely_faster(min(a.shape[-2:] + b.shape[-2:]))
+    return a.ndim < 2 or b.ndim < 2 or numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1])
 
 
 def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Which executor, scheme and depth: candidates in the order of expected speed, the first that is admissible wins.
 
 A first, simple rule: NumPy where a product is too small for the engine's overhead, else as many levels of Strassen as
-the smallest dimension pays for. Thresholds come from interleaved measurements against OpenBLAS on a 2-core Zen 4.
+its size pays for. Thresholds come from interleaved measurements against OpenBLAS on a 2-core Zen 4.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..config import Settings
     from ..cpu.blocking import Blocks
 
-# The smallest dimension from which the engine pays: where every thread takes whole products of a batch, where one
+# The size (see `size_of`) from which the engine pays: where every thread takes whole products of a batch, where one
 # thread works alone, and where two share a product; and from which each level pays.
 ENGINE_PAYS_WHOLE, ENGINE_PAYS_ALONE, ENGINE_PAYS_SHARED = 512, 640, 768
 LEVELS_PAY = {"float32": (512, 896, 6144), "float64": (576, 1152, 6144)}
@@ -46,13 +46,18 @@ class Product(NamedTuple):
 BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
 
 
-def numpy_is_surely_faster(smallest: int) -> bool:
-    """Whether NumPy's product is the faster one in any case, `smallest` being the smallest of M, N and K."""
-    return smallest < ENGINE_PAYS_WHOLE
+def size_of(M: int, N: int, K: int) -> float:
+    """The harmonic mean of the dimensions: passes over A, B and C cost 1/N + 1/M + 1/K of the multiplications."""
+    return 3 * M * N * K / (M * N + N * K + K * M)
+
+
+def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
+    """Whether NumPy's product is the faster one for any batch and number of threads."""
+    return 3 * M * N * K < ENGINE_PAYS_WHOLE * (M * N + N * K + K * M)
 
 
 def engine_pays(product: Product, threads: int) -> int:
-    """The smallest dimension from which the engine is faster than NumPy's product."""
+    """The size (`size_of`) from which the engine is faster than NumPy's product."""
     if whole_products(product, threads):
         return ENGINE_PAYS_WHOLE
     if threads == 1:
@@ -121,7 +126,7 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     if product.dtype not in LEVELS_PAY:
         return _numpy_plan(product, settings, threads, f"the engine has no {product.dtype} yet")
     forced = levels_for(settings.scheme, settings.depth)
-    smallest = min(product.M, product.N, product.K)
+    size = size_of(product.M, product.N, product.K)
     if settings.executor == "numpy":
         clashes = {
             _levels(len(forced or ())): forced,
@@ -139,8 +144,8 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     numpy_will_do = not (forced or named or engine_asked_for)
-    if numpy_will_do and smallest < (least := engine_pays(product, threads)):
-        reason = f"NumPy is faster where the smallest dimension is below {least}; it is {smallest}"
+    if numpy_will_do and size < (least := engine_pays(product, threads)):
+        reason = f"NumPy is faster where the harmonic mean of M, N and K is below {least}; it is {size:.0f}"
         with contextlib.suppress(Inadmissible):
             return _numpy_plan(product, settings, threads, reason)
     if forced is not None:
@@ -149,8 +154,8 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
         return _engine_plan(product, settings, threads, blocks_for, forced, reason)
 
     scheme = resolve_scheme(settings.scheme if named else AUTO_SCHEME)
-    depth = sum(smallest >= size for size in LEVELS_PAY[product.dtype])
-    reason = f"the smallest dimension, {smallest}, pays for {_levels(depth)}"
+    depth = sum(size >= least for least in LEVELS_PAY[product.dtype])
+    reason = f"the harmonic mean of M, N and K, {size:.0f}, pays for {_levels(depth)}"
     if named and depth == 0:
         depth, reason = 1, "a scheme was named"
     if settings.accuracy == "componentwise":
