@@ -130,7 +130,7 @@ for name, test in numpy_tests(on_engine).items():
 def test_numpy_tests_called_this_package(stand):
     """Collected last: the tests above really went through the function under test."""
     if stand.calls < 500:
-        pytest.skip("the tests above did not all run in this session")
+        pytest.skip("the tests above did not all run")
     assert len(engine_calls) > 100
 
 

@@ -88,7 +88,6 @@ class Engine:
 
     def __init__(self, spec: KernelSpec, portable: bool = False):
         self.spec = spec
-        self.portable = portable
         self.clock: np.ndarray | None = None
         self._worker = w.make_worker(spec, portable)
         leaf = "portable" if portable else spec.isa
