@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numba
 import numpy as np
 
-from .algorithms import FlatScheme, flatten, levels_growth, resolve_scheme
+from .algorithms import FlatScheme, flatten, resolve_scheme
 from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, change_blocks, engine_for, scale, scaling_for, table_of
@@ -209,14 +209,13 @@ class _Launch(NamedTuple):
 def _launch(plan: Plan, turned: bool) -> _Launch:
     scheme, blocks = flatten(plan.levels), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
-    if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, PRODUCTS) is the same
+    if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, PRODUCTS, OUTER) is the same
         scheme = scheme.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
         blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
     info = np.finfo(plan.dtype)
     u, v, weight = scheme.largest_sums
-    weight = max(weight, float(levels_growth(plan.levels)) * plan.grid[1])
     growth = 2 * weight * plan.K
     return _Launch(
         plan, turned, engine, scheme, blocks, int(info.minexp), int(info.maxexp), growth, (math.log2(u), math.log2(v))

@@ -21,6 +21,7 @@ from . import worker as w
 from .cache import DiskCache
 from .simd import Vec, c64, inner_of, named
 from .spec import KernelSpec
+from .sync import share
 from .threads import pool
 
 ZERO_EXPONENT = -100_000  # of a row of zeros: multiplies any finite number to zero
@@ -146,7 +147,7 @@ def make_guard(spec: KernelSpec):
     @part
     def rows_of(tid, threads, address, row_step, lane_step, rows, lanes, out, found):
         """This thread's share of the rows of one matrix."""
-        first, last = rows * tid // threads, rows * (tid + 1) // threads
+        first, last = share(rows, tid, threads)
         mine = out[first:last]
         row_maxima(address + first * row_step, row_step, lane_step, last - first, lanes, mine)
         to_exponents(mine, found)

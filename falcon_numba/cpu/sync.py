@@ -44,3 +44,9 @@ def reset_tickets(sync, tid, threads):
 def next_ticket(sync, last, threads):
     """The next number that no thread has drawn; `last` is what this one drew last, −1 at first."""
     return atomic_add(sync + TICKETS, 1) if threads > 1 else last + 1
+
+
+@inner
+def share(count, part, parts):
+    """First and last of the `count` things that belong to `part` of `parts`."""
+    return count * part // parts, count * (part + 1) // parts

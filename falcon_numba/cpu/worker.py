@@ -41,7 +41,7 @@ from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
 from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, TARGETS, lap
 from .simd import inner, inner_of, make_memory, named
 from .spec import KernelSpec
-from .sync import barrier, next_ticket, reset_tickets
+from .sync import barrier, next_ticket, reset_tickets, share
 
 # Columns of the table of products, one row of int64 each. Addresses; steps in bytes; sizes of the whole matrices;
 # scale factors and exponents (addresses, 0 where there are none); where all of B lies packed already (0: pack it on
@@ -106,9 +106,9 @@ def piece(ticket, tiles, panels, rows, columns, threads):
         ticket = whole + (ticket - whole) // parts
     if ticket >= rows * columns:
         return 0, 0, 0, 0
-    i, j = ticket // columns, ticket % columns * parts + part
-    columns *= parts
-    return tiles * i // rows, tiles * (i + 1) // rows, panels * j // columns, panels * (j + 1) // columns
+    x0, x1 = share(tiles, ticket // columns, rows)
+    j0, j1 = share(panels, ticket % columns * parts + part, columns * parts)
+    return x0, x1, j0, j1
 
 
 class Tables(NamedTuple):
@@ -173,11 +173,6 @@ def make_worker(spec: KernelSpec, portable: bool):
                 sums, at = (targets, addresses, coefs, accumulate), index * tile_bytes
                 microkernel(kb, high, a + ir * sliver, here, *sums, at, line_a, step_a, line_b, step_b)
                 done += prefetched
-
-    @part
-    def share(count, part, parts):
-        """First and last of the `count` things that belong to `part` of `parts`."""
-        return count * part // parts, count * (part + 1) // parts
 
     @part
     def pack_b(view, terms, r0, r1, pc, depth, KC, jc, nb, tid, threads, out, scratch):

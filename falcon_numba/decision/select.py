@@ -47,13 +47,17 @@ BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
 
 
 def size_of(M: int, N: int, K: int) -> float:
-    """The harmonic mean of the dimensions: passes over A, B and C cost 1/N + 1/M + 1/K of the multiplications."""
-    return 3 * M * N * K / (M * N + N * K + K * M)
+    """The harmonic mean of the dimensions: passes over A, B and C cost 1/N + 1/M + 1/K of the multiplications.
+
+    0 where a dimension is.
+    """
+    elements = M * N + N * K + K * M
+    return 3 * M * N * K / elements if elements else 0.0
 
 
 def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
     """Whether NumPy's product is the faster one for any batch and number of threads."""
-    return 3 * M * N * K < ENGINE_PAYS_WHOLE * (M * N + N * K + K * M)
+    return size_of(M, N, K) < ENGINE_PAYS_WHOLE
 
 
 def engine_pays(product: Product, threads: int) -> int:
