@@ -111,6 +111,31 @@ def piece(ticket, tiles, panels, rows, columns, threads):
     return x0, x1, j0, j1
 
 
+class Matrix(NamedTuple):
+    """Rows of `line` contiguous bytes, `step` bytes apart, in `size` bytes without the gaps."""
+
+    address: int
+    line: int
+    step: int
+    size: int
+
+
+@inner
+def matrix_at(address, row_step, column_step, rows, columns, itemsize):
+    """An operand as a Matrix; an empty one where its rows are not contiguous."""
+    line = columns * itemsize
+    return Matrix(address, line, row_step, rows * line if column_step == itemsize else 0)
+
+
+@inner
+def address_in(matrices, x):
+    """Address of byte `x` of two matrices, one after the other."""
+    matrix = matrices[0]
+    if x >= matrix.size:
+        matrix, x = matrices[1], x - matrix.size
+    return matrix.address + x // matrix.line * matrix.step + x % matrix.line
+
+
 class Tables(NamedTuple):
     """The flattened scheme, its W split into that of the outer and that of the inner levels."""
 
@@ -155,8 +180,12 @@ def make_worker(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
-    def macrokernel(rows, panels, kb, a, b, next_a, next_b, targets, addresses, coefs, accumulate):
-        """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K; prefetches what of A and B comes next."""
+    def macrokernel(rows, panels, kb, a, b, next_a, next_b, unpacked, span, targets, addresses, coefs, accumulate):
+        """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K.
+
+        Prefetches what of packed A and B comes next and, on the way, bytes span[0] … span[1] of a pair of `unpacked`
+        matrices.
+        """
         tiles = (rows + MR - 1) // MR
         panel = kb * NR * size
         sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
@@ -168,7 +197,11 @@ def make_worker(spec: KernelSpec, portable: bool):
             done = 0
             for ir in range(tiles):
                 index, high = jr * tiles + ir, min(MR, rows - ir * MR)
-                line_a, step_a = (next_a + (index - start) * prefetched, 64) if index >= start else (next_a, 0)
+                line_a, step_a, x = next_a, 0, span[0] + index * prefetched
+                if index >= start:
+                    line_a, step_a = next_a + (index - start) * prefetched, 64
+                elif x < span[1]:
+                    line_a, step_a = address_in(unpacked, x), 64
                 line_b, step_b = (ahead + done, 64) if done < panel else (ahead, 0)
                 sums, at = (targets, addresses, coefs, accumulate), index * tile_bytes
                 microkernel(kb, high, a + ir * sliver, here, *sums, at, line_a, step_a, line_b, step_b)
@@ -226,9 +259,10 @@ def make_worker(spec: KernelSpec, portable: bool):
         return reached, visits
 
     @part
-    def product(tid, threads, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, target_bytes, scratch, clock):
+    def product(tid, threads, sync, passed, p, after, alpha, beta, tables, buffers, target_bytes, scratch, clock):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
+        buf_a, buf_b, buf_t = buffers
         OUTER, INNER = tables.OUTER, tables.INNER
         outer_R, inner_R = len(OUTER.ptr) - 1, len(INNER.ptr) - 1
         inner_n, inner_blocks = tables.inner[2], tables.inner[0] * tables.inner[2]
@@ -251,6 +285,14 @@ def make_worker(spec: KernelSpec, portable: bool):
         addresses = np.empty(len(INNER.block), np.int64)
         for t in range(len(addresses)):
             addresses[t] = buf_h + INNER.block[t] * target_bytes
+
+        # Of a thread's own products the next one's operands are prefetched in the first pass over A: they come from
+        # memory, while this one works in its caches. Larger products don't gain from it.
+        unpacked = (
+            matrix_at(after[A], after[A_ROW], after[A_COL], p[SIZE_M], p[SIZE_K], size),
+            matrix_at(after[B], after[B_ROW], after[B_COL], p[SIZE_K], p[SIZE_N], size),
+        )
+        ahead = unpacked[0].size + unpacked[1].size if after[C] != p[C] else 0
 
         for jc in range(0, w, NC):  # 5th loop
             nb = min(NC, w - jc)
@@ -284,6 +326,8 @@ def make_worker(spec: KernelSpec, portable: bool):
                         if passed < 0:
                             return passed
                         lap(clock, BARRIER)
+                        calls = rows_cut * columns_cut * ((kf + KC - 1) // KC) * (r1 - r0)  # of the macrokernel
+                        call, (ahead_0, ahead_1) = 0, share(ahead, i0 // MA, (h + MA - 1) // MA)
                         ticket = next_ticket(sync, np.int64(-1), threads)
                         while True:
                             x0, x1, jn, j1 = piece(ticket, tiles, panels, rows_cut, columns_cut, threads)
@@ -309,7 +353,10 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
                                     where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
-                                    macrokernel(mb, wide, kb, here, b, next_a, next_b, count, where, coefs, adds)
+                                    y0, y1 = share(ahead_1 - ahead_0, call, calls)
+                                    span, sums = (ahead_0 + y0, ahead_0 + y1), (count, where, coefs, adds)
+                                    macrokernel(mb, wide, kb, here, b, next_a, next_b, unpacked, span, *sums)
+                                    call += 1
                                     a += a_step
                                     if nested and ri + 1 == inner_R:
                                         lap(clock, KERNEL)
@@ -338,6 +385,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     flush(c, steps, rows, columns, t, high, alpha, factor, reads, e_row, e_col, line)
                             lap(clock, FLUSH)
                             ticket = next_ticket(sync, ticket, threads)
+                    ahead = 0
                     if packed_ahead:
                         b_block += kf * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
@@ -356,11 +404,11 @@ def make_worker(spec: KernelSpec, portable: bool):
         buf_a = buffers.a + tid // team * buffers.a_step
         buf_b = buffers.b + tid // team * buffers.b_step
         buf_t = buffers.targets + tid * buffers.targets_step
+        mine, each = (buf_a, buf_b, buf_t), buffers.target_bytes
         for index in range(tid // team, len(products), threads // team):
-            p, each = products[index], buffers.target_bytes
-            passed = product(
-                tid % team, team, sync, passed, p, alpha, beta, tables, buf_a, buf_b, buf_t, each, scratch, clock
-            )
+            p = products[index]
+            after = products[min(index + threads // team, len(products) - 1)] if team == 1 else p
+            passed = product(tid % team, team, sync, passed, p, after, alpha, beta, tables, mine, each, scratch, clock)
             if passed < 0:
                 break
         lap(clock, OTHER)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The size (see `size_of`) from which the engine pays: where every thread takes whole products of a batch, where one
 # thread works alone, and where two share a product; and from which each level pays.
 ENGINE_PAYS_WHOLE, ENGINE_PAYS_ALONE, ENGINE_PAYS_SHARED = 512, 640, 768
-LEVELS_PAY = {"float32": (512, 896, 6144), "float64": (576, 1152, 6144)}
+LEVELS_PAY = {"float32": (640, 896, 6144), "float64": (640, 1152, 6144)}
 BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 AUTO_SCHEME = "strassen"
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
