@@ -161,7 +161,7 @@ def test_a_list_of_different_problems_is_one_run(dtype):
             problems.append(Problem(a, b, np.full((2, M, N), np.nan, dtype)))
             expected.append(a.astype(np.int64) @ b.astype(np.int64))
         blocks = choose_blocks(spec, flat, 64, 64, 64, 3, 3 if whole else 1, 2**28)
-        engine_for(spec).run(problems, flat, blocks, 3, whole_products=whole)
+        engine_for(spec, False).run(problems, flat, blocks, 3, whole_products=whole)
         for problem, right in zip(problems, expected, strict=True):
             np.testing.assert_array_equal(problem.c, right)
 
@@ -172,7 +172,7 @@ def test_packed_b_gives_the_same_bits(dtype):
     from falcon_numba.cpu.engine import engine_for
 
     spec = SPECS[isa_family(), dtype]
-    engine = engine_for(spec)
+    engine = engine_for(spec, False)
     rng = np.random.default_rng(6)
     for names, (K, N) in ((("strassen", "hk232"), (150, 333)), ((), (2500, 70))):
         levels = tuple(fn.schemes[name] for name in names)

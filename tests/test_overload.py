@@ -158,7 +158,7 @@ def test_options_of_the_caller_do_not_reach_the_kernel():
     a = np.array([[np.nan, np.inf, 1.0]])
     got = njit(lambda a, b: gemm(a, b), fastmath=True, error_model="numpy", boundscheck=True)(a, np.eye(3))
     np.testing.assert_array_equal(got, [[np.nan, np.nan, np.nan]])
-    assert len(engine_for(kernel_for("float64").spec)._worker.signatures) == 1
+    assert len(engine_for(kernel_for("float64").spec, False)._worker.signatures) == 1
 
 
 # --- errors --------------------------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ def test_one_compilation_for_all_shapes_and_layouts():
     finally:
         event.unregister("numba:compile", listener)
     assert not compiled
-    assert len(engine_for(SPECS[isa_family(), "float32"])._worker.signatures) == 1
+    assert len(engine_for(SPECS[isa_family(), "float32"], False)._worker.signatures) == 1
 
 
 FIRST_PRODUCT = """

@@ -233,6 +233,6 @@ def _tables(scheme: FlatScheme, outer: int, dtype: str) -> w.Tables:
 
 
 @functools.cache
-def engine_for(spec: KernelSpec, portable: bool = False) -> Engine:
+def engine_for(spec: KernelSpec, portable: bool) -> Engine:
     """The engine of a kernel spec; the first call in a process loads or compiles it."""
     return Engine(spec, portable)

@@ -78,7 +78,7 @@ class Kernel:
         plain = Flags()
         plain.nrt = True
         with ConfigStack().enter(plain):  # or else options of the function being compiled (fastmath) would leak in
-            self._entry = make_entry(engine_for(self.spec)._worker, dtype)
+            self._entry = make_entry(engine_for(self.spec, False)._worker, dtype)
             self._entry._cache = DiskCache(f"njit-{self.spec.isa}-{dtype}")
             self._entry.compile(signature)
         result = self._entry.overloads[signature.args]

@@ -24,7 +24,7 @@ def named(function, *key):
     Numba tells equal functions over different closures apart by a number that starts at 1 in every process. Kernels
     compiled in two processes, kept on disk and loaded together would share names and call each other's parts.
     """
-    function.__qualname__ = "_".join([function.__qualname__, "wt", *map(str, key)])
+    function.__qualname__ = "_".join([function.__qualname__, *map(str, key)])
     return function
 
 
