@@ -25,7 +25,7 @@ from shapes import SETS, Shape
 import falcon_numba as fn
 from falcon_numba.cpu.threads import default_threads
 
-SAMPLE_SECONDS = 0.002  # shorter products are repeated within one timing
+SAMPLE_SECONDS = 0.005  # shorter products are repeated within one timing
 FEWEST, MOST = 3, 31  # timings of one contender
 
 
