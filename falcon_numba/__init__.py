@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .config import config_context, set_config, show_config
     from .cpu.workspace import release as release_workspace
     from .dispatch import trace
+    from .explanation import explain
     from .planning import Plan
 
 _HOME = {
@@ -25,6 +26,7 @@ _HOME = {
     "api": ("gemm", "matmul", "plan", "plan_for"),
     "config": ("config_context", "set_config", "show_config"),
     "dispatch": ("trace",),
+    "explanation": ("explain",),
     "planning": ("Plan",),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -37,6 +39,7 @@ __all__ = [
     "__version__",
     "compose",
     "config_context",
+    "explain",
     "gemm",
     "load_scheme",
     "matmul",

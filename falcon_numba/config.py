@@ -18,8 +18,15 @@ from typing import Any
 from .options import OPTIONS, check_name, checked, checked_options, closest
 
 
+class _Hashed:
+    """Room for a hash: plans are kept by settings, and every product looks for its plan."""
+
+    __slots__ = ("_hash",)
+    _hash: int
+
+
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(_Hashed):
     """One value for every option, checked; hashable. Make it with `resolve`; `config_context` explains the options."""
 
     depth: str | int = "auto"
@@ -35,6 +42,13 @@ class Settings:
     device: str = "auto"
     tune: bool = False
     reproducible: bool = False
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:  # never pickled: hashes of strings differ between processes
+            object.__setattr__(self, "_hash", hash(tuple(getattr(self, field.name) for field in fields(self))))
+            return self._hash
 
 
 _DEFAULT = Settings()

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -27,7 +27,8 @@ from .cpu.guard import Magnitudes, magnitudes
 from .cpu.spec import SPECS, KernelSpec
 from .cpu.threads import default_threads
 from .decision.hardware import isa_family
-from .decision.select import Product, select, whole_products
+from .decision.predict import Product, whole_products
+from .decision.select import select
 from .numerics.bounds import SPREAD, error_bound
 from .planning import Plan
 from .problem import Inadmissible, Problem
@@ -77,11 +78,6 @@ def _spec(dtype: str) -> KernelSpec:
     return SPECS[isa_family(), dtype]
 
 
-@functools.lru_cache(maxsize=64)
-def _name(dtype: np.dtype) -> str:
-    return dtype.name
-
-
 def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1) -> Plan:
     """The plan that `execute` would follow for finite, well scaled data.
 
@@ -104,12 +100,14 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
         one = not isinstance(settings.scheme, tuple)
         schemes = tuple(resolve_scheme(s) for s in ((settings.scheme,) if one else settings.scheme))
         settings = replace(settings, scheme=schemes[0] if one else schemes)
-    return _plan(Product(M, N, K, batch, _name(np.dtype(dtype))), settings, settings.threads or default_threads())
+    return _plan(M, N, K, batch, cast(Any, dtype), settings, settings.threads or default_threads())
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(product: Product, settings: Settings, threads: int) -> Plan:
-    return select(product, settings, threads, functools.partial(_blocks, product, settings.workspace_limit, threads))
+def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int) -> Plan:
+    product = Product(M, N, K, batch, np.dtype(dtype).name)
+    blocks_for = functools.partial(_blocks, product, settings.workspace_limit, threads)
+    return select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.dtype)))
 
 
 def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
@@ -289,4 +287,6 @@ def _classical(plan: Plan, why: str) -> Plan:
         workspace_bytes=workspace,
         error_bound=error_bound((), plan.K, blocks.KC, plan.dtype, plan.accuracy).relative,
         reason=f"{plan.scheme} planned, but {why}: classical product",
+        seconds=math.nan,
+        ranking=None,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import html
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .algorithms import Scheme
     from .cpu.blocking import Blocks
+    from .decision.ranking import Ranking
 
 MIB = 2**20
 
@@ -48,6 +49,10 @@ class Plan:
     error_bound : float
         Proven: every |Ĉ − C| is at most this times |alpha|·K·max|A|·max|B|, the last rounding aside.
     reason : str
+    seconds : float
+        Predicted by the roofline model; NaN where nothing was predicted.
+    ranking : Ranking or None
+        The candidates that it was chosen from: ``ranking.entries()``.
     """
 
     M: int
@@ -68,6 +73,8 @@ class Plan:
     accuracy: str
     error_bound: float
     reason: str
+    seconds: float = field(default=math.nan, compare=False)
+    ranking: Ranking | None = field(default=None, compare=False, repr=False)
 
     @property
     def depth(self) -> int:
@@ -117,7 +124,24 @@ class Plan:
                 ("blocks", f"A {b.MC} × {b.KC}, B {b.KC} × {b.NC}, C {b.MC} × {b.N2} (MC, KC, NC, N2){passes}"),
                 ("workspace", f"{self.workspace_bytes / MIB:.1f} MiB"),
             ]
-        return [*rows, ("accuracy", self._accuracy()), ("why", self.reason)]
+        rows.append(("accuracy", self._accuracy()))
+        if not math.isnan(self.seconds):
+            rate = 2 * self.M * self.N * self.K * self.batch / self.seconds / 1e9
+            rows.append(("predicted", f"{_milliseconds(self.seconds)}, {rate:.0f} GFLOP/s effective (2·M·N·K / time)"))
+        return [*rows, ("why", self.reason)]
+
+    def others(self) -> list[tuple[str, ...]]:
+        """The candidates of `ranking` as rows of text, a heading first; empty where there was no choice."""
+        entries = self.ranking.entries() if self.ranking is not None else []
+        if len(entries) < 2:
+            return []
+        table: list[tuple[str, ...]] = [("candidate", "predicted", "Gflop", "moves", "error bound", "workspace", "")]
+        for x in entries:
+            bound = "" if math.isnan(x.error_bound) else f"{x.error_bound:.1e}"
+            space = f"{x.workspace_bytes / MIB:.0f} MiB" if x.workspace_bytes else ""
+            work = ("", "") if x.levels is None else (f"{x.operations / 1e9:.1f}", f"{x.moved / MIB:.0f} MiB")
+            table.append((x.name, _milliseconds(x.seconds), *work, bound, space, x.verdict))
+        return table
 
     def _executor(self) -> str:
         if self.executor == "numpy":
@@ -143,11 +167,25 @@ class Plan:
         return f"{self.accuracy}: proven |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (the worst case)"
 
     def __str__(self) -> str:
-        return "\n".join(f"{topic:<10} {text}" for topic, text in self.rows())
+        lines = [f"{topic:<10} {text}" for topic, text in self.rows()]
+        table = self.others()
+        if table:
+            widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]
+            lines += ["", "predicted by the roofline model (`falcon-numba calibrate` measures this machine for it):"]
+            for name, *numbers, verdict in table:
+                cells = [f"{x:>{w}}" for x, w in zip(numbers, widths[1:], strict=True)]
+                lines.append("  ".join([f"{name:<{widths[0]}}", *cells, verdict]).rstrip())
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{topic}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
-            for topic, text in self.rows()
-        )
-        return f"<table>{cells}</table>"
+        def cell(text: str, tag: str = "td") -> str:
+            return f"<{tag} style='text-align:left'>{html.escape(text)}</{tag}>"
+
+        about = "".join(f"<tr>{cell(topic, 'th')}{cell(text)}</tr>" for topic, text in self.rows())
+        rows = ["".join(cell(text, "th" if i == 0 else "td") for text in row) for i, row in enumerate(self.others())]
+        others = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<table>{about}</table>" + (f"<table>{others}</table>" if others else "")
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

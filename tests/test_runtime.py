@@ -268,7 +268,7 @@ def test_cache_key_follows_the_source(tmp_path, monkeypatch):
     """A changed helper anywhere in the kernels' package means another file, so stale code is never found."""
     from numba.core.registry import cpu_target
 
-    from falcon_numba.cpu import cache
+    from falcon_numba import diskcache as cache
 
     codegen = cpu_target.target_context.codegen()
     before = cache.DiskCache("x")._file("sig", codegen)

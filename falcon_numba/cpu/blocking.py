@@ -26,6 +26,7 @@ MIB = 2**20
 DEFAULT_SHARED, DEFAULT_PER_THREAD = 512 * MIB, 32 * MIB
 A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of the workspace for each thread, at most
 A_OF_L2, H_OF_L2 = 15 / 32, 1.0  # sizes of what one thread works on: MC rows of A, the sums H
+MOST_A_BYTES = 2**19  # of the former: larger ones don't gain, and a CPU may be half of a core that shares its L2
 MOST_MC, MOST_N2 = 384, 512
 HIGH = 96  # rows of packed A that must fit, for the products of more levels to be computed together
 WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
@@ -124,7 +125,7 @@ def choose_blocks(
     targets = inner + (m * n if OUTER else 0)
     team = threads // teams
     budget = min(A_SHARE * team, limit // (4 * teams)) // row // MR * MR
-    on_chip = int(A_OF_L2 * hardware().l2) // (KC * size) // MR * MR
+    on_chip = min(int(A_OF_L2 * hardware().l2), MOST_A_BYTES) // (KC * size) // MR * MR
     MC = max(MR, min(MOST_MC, on_chip, budget, up(h, MR)))
     MA = max(MC, min(budget, team * MC))
     MA = up(-(-h // -(-h // MA)), MR)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..diskcache import DiskCache
 from ..problem import Problem
 from . import worker as w
 from .blocking import Blocks
-from .cache import DiskCache
 from .epilogue import exponent_range
 from .guard import ZERO_EXPONENT, Magnitudes
 from .pack import Terms

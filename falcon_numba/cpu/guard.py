@@ -17,8 +17,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..diskcache import DiskCache
 from . import worker as w
-from .cache import DiskCache
 from .simd import Vec, c64, inner_of, named
 from .spec import KernelSpec
 from .sync import share

@@ -1,15 +1,16 @@
-"""Which executor, scheme and depth: candidates in the order of expected speed, the first that is admissible wins.
+"""Which executor, scheme and depth: every candidate's time by the roofline model, the fastest admissible one wins.
 
-A first, simple rule: NumPy where a product is too small for the engine's overhead, else as many levels of Strassen as
-its size pays for. Thresholds come from interleaved measurements against OpenBLAS on a 2-core Zen 4.
+NumPy's product is a candidate with its own measured curve. A deeper plan must be faster by a margin, since it costs
+accuracy and workspace; what breaks `max_error` or the workspace limit makes way for the next one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,56 +18,30 @@ from ..algorithms import FlatScheme, Scheme, flatten, levels_growth, resolve_sch
 from ..numerics.bounds import error_bound, unit_roundoff
 from ..planning import Plan
 from ..problem import Inadmissible
+from .candidates import Candidates, auto_candidates, candidates, depths_of
+from .hardware import hardware
+from .predict import Kernel, Product, Question, in_order, size_of, whole_products
+from .ranking import Ranking, name_of
+from .rates import default_rates, rates_for
 
 if TYPE_CHECKING:
     from ..config import Settings
     from ..cpu.blocking import Blocks
 
-# The size (see `size_of`) from which the engine pays: where every thread takes whole products of a batch, where one
-# thread works alone, and where two share a product; and from which each level pays.
-ENGINE_PAYS_WHOLE, ENGINE_PAYS_ALONE, ENGINE_PAYS_SHARED = 512, 640, 768
-LEVELS_PAY = {"float32": (640, 896, 6144), "float64": (640, 1152, 6144)}
 BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
+NUMPY_BELOW = 384  # the size (see `size_of`) up to which NumPy's product wins on every machine: nothing is predicted
 AUTO_SCHEME = "strassen"
+MOST_AUTO_DEPTH = 4  # of a named scheme
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
 MOST_GRID = 1024  # blocks along one dimension
 MOST_DEPTH = 16
 
-
-class Product(NamedTuple):
-    """The product to plan for."""
-
-    M: int
-    N: int
-    K: int
-    batch: int
-    dtype: str
-
-
 BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
-
-
-def size_of(M: int, N: int, K: int) -> float:
-    """The harmonic mean of the dimensions: passes over A, B and C cost 1/N + 1/M + 1/K of the multiplications.
-
-    0 where a dimension is.
-    """
-    elements = M * N + N * K + K * M
-    return 3 * M * N * K / elements if elements else 0.0
 
 
 def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
     """Whether NumPy's product is the faster one for any batch and number of threads."""
-    return size_of(M, N, K) < ENGINE_PAYS_WHOLE
-
-
-def engine_pays(product: Product, threads: int) -> int:
-    """The size (`size_of`) from which the engine is faster than NumPy's product."""
-    if whole_products(product, threads):
-        return ENGINE_PAYS_WHOLE
-    if threads == 1:
-        return ENGINE_PAYS_ALONE
-    return round(ENGINE_PAYS_SHARED * math.sqrt(threads / 2))  # waking many threads takes longer than waking one
+    return size_of(M, N, K) < NUMPY_BELOW
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -108,7 +83,9 @@ def _sensible(levels: tuple[Scheme, ...]) -> tuple[Scheme, ...]:
     return tuple(s for s in levels if s.rank > 1)
 
 
-def select(product: Product, settings: Settings, threads: int, blocks_for: BlocksFor) -> Plan:
+def select(
+    product: Product, settings: Settings, threads: int, blocks_for: BlocksFor, kernel: Kernel | None = None
+) -> Plan:
     """The plan for a product.
 
     Parameters
@@ -119,6 +96,8 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
         That may be used.
     blocks_for : callable (FlatScheme) -> (Blocks, workspace bytes)
         Block sizes of the engine; raises Inadmissible where they don't fit the workspace allowed.
+    kernel : Kernel
+        The engine's for this dtype, None where it has none.
 
     Raises
     ------
@@ -127,10 +106,9 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     ValueError
         Options that contradict each other.
     """
-    if product.dtype not in LEVELS_PAY:
+    if kernel is None:
         return _numpy_plan(product, settings, threads, f"the engine has no {product.dtype} yet")
     forced = levels_for(settings.scheme, settings.depth)
-    size = size_of(product.M, product.N, product.K)
     if settings.executor == "numpy":
         clashes = {
             _levels(len(forced or ())): forced,
@@ -148,32 +126,39 @@ def select(product: Product, settings: Settings, threads: int, blocks_for: Block
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     numpy_will_do = not (forced or named or engine_asked_for)
-    if numpy_will_do and size < (least := engine_pays(product, threads)):
-        reason = f"NumPy is faster where the harmonic mean of M, N and K is below {least}; it is {size:.0f}"
+    size = size_of(product.M, product.N, product.K)
+    if numpy_will_do and size < NUMPY_BELOW:
         with contextlib.suppress(Inadmissible):
+            reason = f"NumPy is faster where the harmonic mean of M, N and K is below {NUMPY_BELOW}; it is {size:.0f}"
             return _numpy_plan(product, settings, threads, reason)
+
+    if forced is not None:
+        choice = candidates((forced,))
+    elif settings.accuracy == "componentwise":
+        choice = candidates(((),))
+    elif named:
+        choice = _depths_of(resolve_scheme(settings.scheme))
+    else:
+        choice = auto_candidates()
+    # What is reproducible must not depend on what this machine measured, nor on the number of threads.
+    rates = default_rates(product.dtype, 1, hardware()) if settings.reproducible else rates_for(product.dtype, threads)
+    question = Question(product, choice, numpy_will_do, kernel, rates)
+    check = functools.partial(_check, product, settings, blocks_for)
+    make = functools.partial(_plan, product, settings, threads, blocks_for, Ranking(question, check))
+    order = in_order(question)
     if forced is not None:
         asked = settings.depth if isinstance(settings.depth, int) else len(settings.scheme)
         reason = "as asked for" if asked == len(forced) else "levels of one block are the classical product"
-        return _engine_plan(product, settings, threads, blocks_for, forced, reason)
-
-    scheme = resolve_scheme(settings.scheme if named else AUTO_SCHEME)
-    depth = sum(size >= least for least in LEVELS_PAY[product.dtype])
-    reason = f"the harmonic mean of M, N and K, {size:.0f}, pays for {_levels(depth)}"
-    if named and depth == 0:
-        depth, reason = 1, "a scheme was named"
-    if settings.accuracy == "componentwise":
-        depth, reason = 0, "accuracy='componentwise' allows depth 0 only"
-    while True:
+        return make(*order[0], reason)
+    reason, refused = f"the fastest of {len(order)} candidates, by the model", None
+    for seconds, levels in order:
         try:
-            return _engine_plan(product, settings, threads, blocks_for, _sensible((scheme,) * depth), reason)
-        except Inadmissible as refused:
-            if depth == 0 and numpy_will_do:
-                return _numpy_plan(product, settings, threads, f"the engine can't run: {refused}")
-            if depth == 0:
-                raise
-            reason = f"{_levels(depth)} would pay, but {refused}"
-            depth -= 1
+            return make(seconds, levels, reason)
+        except Inadmissible as error:
+            if refused is None:
+                refused, reason = error, f"{name_of(levels)} would be faster, but {error}"
+    assert refused is not None
+    raise refused
 
 
 def _levels(count: int) -> str:
@@ -188,25 +173,63 @@ def _admit(bound: float, settings: Settings, what: str) -> None:
         )
 
 
-def _engine_plan(
+def _depths_of(scheme: Scheme) -> Candidates:
+    """One level of a scheme and more, as far as they make sense."""
+    if scheme.rank == 1:
+        return candidates(((),))
+    most = min(math.log(MOST_RANK, scheme.rank), math.log(MOST_GRID, max(scheme.grid)), MOST_AUTO_DEPTH)
+    return depths_of(scheme, max(1, math.floor(most)))
+
+
+def _check(
+    product: Product, settings: Settings, blocks_for: BlocksFor, levels: tuple[Scheme, ...] | None
+) -> tuple[float, int]:
+    """Error bound and workspace of a candidate; raises Inadmissible."""
+    if levels is None:
+        return _numpy_bound(product, settings), 0
+    bound, _, workspace = _engine_facts(product, settings, blocks_for, levels)
+    return bound, workspace
+
+
+def _engine_facts(
+    product: Product, settings: Settings, blocks_for: BlocksFor, levels: tuple[Scheme, ...]
+) -> tuple[float, Blocks, int]:
+    flat = _meaningful(levels, product.dtype)
+    blocks, workspace = blocks_for(flat)
+    bound = error_bound(levels, product.K, blocks.KC, product.dtype, settings.accuracy).relative
+    _admit(bound, settings, f"depth {len(levels)}")
+    return bound, blocks, workspace
+
+
+@functools.lru_cache(maxsize=256)
+def _meaningful(levels: tuple[Scheme, ...], dtype: str) -> FlatScheme:
+    """The flattened levels; Inadmissible where they leave the range of the dtype, or none of its digits."""
+    _sensible(levels)
+    flat = flatten(levels)
+    if not flat.fits(dtype):
+        raise Inadmissible(f"coefficients of {'*'.join(s.name for s in levels)} leave the range of {dtype}")
+    growth = float(levels_growth(levels)) * flat.grid[1]
+    if growth * unit_roundoff(dtype) >= 1:
+        raise Inadmissible(
+            f"{_levels(len(levels))} make no sense: a growth factor of {growth:.2g} leaves no digit of {dtype}"
+        )
+    return flat
+
+
+def _plan(
     product: Product,
     settings: Settings,
     threads: int,
     blocks_for: BlocksFor,
-    levels: tuple[Scheme, ...],
+    ranking: Ranking,
+    seconds: float,
+    levels: tuple[Scheme, ...] | None,
     reason: str,
 ) -> Plan:
+    if levels is None:
+        return _numpy_plan(product, settings, threads, reason, seconds, ranking)
+    bound, blocks, workspace = _engine_facts(product, settings, blocks_for, levels)
     flat = flatten(levels)
-    if not flat.fits(product.dtype):
-        raise Inadmissible(f"coefficients of {'*'.join(s.name for s in levels)} leave the range of {product.dtype}")
-    blocks, workspace = blocks_for(flat)
-    growth = float(levels_growth(levels)) * flat.grid[1]
-    if growth * unit_roundoff(product.dtype) >= 1:
-        raise Inadmissible(
-            f"{_levels(len(levels))} make no sense: a growth factor of {growth:.2g} leaves no digit of {product.dtype}"
-        )
-    bound = error_bound(levels, product.K, blocks.KC, product.dtype, settings.accuracy).relative
-    _admit(bound, settings, f"depth {len(levels)}")
     return Plan(
         *product,
         executor="cpu",
@@ -222,21 +245,29 @@ def _engine_plan(
         accuracy=settings.accuracy,
         error_bound=bound,
         reason=reason,
+        seconds=seconds,
+        ranking=ranking,
     )
 
 
-def whole_products(product: Product, threads: int) -> bool:
-    """Whether each thread takes whole products: enough of them, and each too small to share."""
-    return product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
-
-
-def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str) -> Plan:
+def _numpy_bound(product: Product, settings: Settings) -> float:
     kind = np.dtype(product.dtype).kind
     if kind in "fc":
         bound = error_bound((), product.K, product.K, product.dtype, "componentwise").relative
     else:
         bound = math.nan if kind == "O" else 0.0  # integers are exact in their ring; who knows what objects do
     _admit(bound, settings, "NumPy's product")
+    return bound
+
+
+def _numpy_plan(
+    product: Product,
+    settings: Settings,
+    threads: int,
+    reason: str,
+    seconds: float = math.nan,
+    ranking: Ranking | None = None,
+) -> Plan:
     return Plan(
         *product,
         executor="numpy",
@@ -250,6 +281,8 @@ def _numpy_plan(product: Product, settings: Settings, threads: int, reason: str)
         workspace_bytes=0,
         workspace_limit=settings.workspace_limit,
         accuracy=settings.accuracy,
-        error_bound=bound,
+        error_bound=_numpy_bound(product, settings),
         reason=reason,
+        seconds=seconds,
+        ranking=ranking,
     )

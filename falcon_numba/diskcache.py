@@ -48,9 +48,12 @@ def cache_folder() -> Path | None:
 
 @functools.cache
 def source_hash() -> str:
-    """Hash of the source of every file in this package."""
+    """Hash of the source of everything that is compiled."""
     digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    root = Path(__file__).parent
+    for path in sorted(
+        [*(root / "cpu").glob("*.py"), *(root / "decision" / x for x in ("constants.py", "roofline.py"))]
+    ):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

@@ -1,0 +1,64 @@
+"""The schemes and depths that the decision chooses from, as a table of what the model needs to know of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from ..algorithms import Scheme, flatten, resolve_scheme
+from . import roofline as r
+
+# Strassen's scheme needs the fewest additions for what it saves; ⟨2,3,3;15⟩ saves more than one level of it and less
+# than two, and its grids fit other shapes. Schemes of higher rank in the catalogue lose everywhere on a CPU: what
+# ⟨3,3,3;23⟩ saves beside ⟨2,3,3;15⟩ is less than what its 51 terms a side cost.
+SINGLE = ("strassen", "hk233", "hk323", "hk332")
+OUTER_LEVELS = 2  # of Strassen's scheme in front of one of SINGLE
+INNER, OUTER = (r.INNER_R, r.INNER_MN, r.INNER_W), (r.OUTER_R, r.OUTER_MN, r.OUTER_W)
+
+
+class Candidates(NamedTuple):
+    """Levels (outermost first) of every candidate, the classical product first, and their table for `roofline`."""
+
+    levels: tuple[tuple[Scheme, ...], ...]
+    table: np.ndarray
+
+
+@functools.cache
+def auto_candidates() -> Candidates:
+    """What is chosen from where neither a scheme nor a depth is asked for."""
+    strassen = resolve_scheme("strassen")
+    levels: list[tuple[Scheme, ...]] = [()]
+    for outer in range(OUTER_LEVELS + 1):
+        levels += [(strassen,) * outer + (resolve_scheme(name),) for name in SINGLE]
+    return candidates(tuple(levels))
+
+
+@functools.lru_cache(maxsize=256)
+def depths_of(scheme: Scheme, most: int) -> Candidates:
+    """One to `most` levels of one scheme."""
+    return candidates(tuple((scheme,) * depth for depth in range(1, most + 1)))
+
+
+def candidates(levels: tuple[tuple[Scheme, ...], ...]) -> Candidates:
+    """The table of these candidates."""
+    return Candidates(levels, np.array([_row(one) for one in levels]))
+
+
+def _row(levels: tuple[Scheme, ...]) -> list[float]:
+    x = [1.0] * r.CANDIDATE_COLUMNS
+    x[r.LEVELS] = len(levels)
+    x[r.FIRST_R] = flatten(levels[:1]).rank
+    for i, scheme in enumerate(levels):
+        flat = flatten((scheme,))
+        m, k, n = flat.grid
+        for column, factor in ((r.M_, m), (r.K_, k), (r.N_, n), (r.R_, flat.rank)):
+            x[column] *= factor
+        x[r.U_] *= len(flat.U.block)
+        x[r.V_] *= len(flat.V.block)
+        rank, blocks, terms = INNER if i == len(levels) - 1 else OUTER
+        x[rank] *= flat.rank
+        x[blocks] *= m * n
+        x[terms] *= len(flat.W.block)
+    return x

@@ -1,0 +1,31 @@
+"""What a real machine adds to the roofline model, and the sizes that it shares with the engine, all in one place.
+
+The factors were fitted to the engine's phase clock (`bench/profile_product.py`) on a 2-core Zen 4: sixteen shapes from
+512³ to 4096³, skinny ones among them, nine schemes, float32 and float64, one and two threads.
+"""
+
+NOT_HIDDEN = 1.0  # of the shorter of computing and moving: packing and streaming are not overlapped (0: they are)
+
+# Rates of a stage over those that are measured for the machine.
+ADD_A, ADD_B = 1.2, 0.55  # combining, over additions in L1
+PACK_A, PACK_B = 1.8, 2.5  # moving while packing, over copying: part of it stays in caches
+STREAMED = 4.5  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
+GUARD = 1.3
+OUTER = 2.4
+UPDATE = 1.1
+SHARED_KERNEL = 1.02  # more time of the micro-kernel where several threads share caches and memory
+L3_SHARE = 0.5  # of L3 that one product's data may count on
+
+BARRIER = 15e-6  # seconds until all threads have met, and found out
+LAST_PIECE = 1 / 8  # of the work of one thread's tiles: what the others wait for, on average
+LEVEL_MUST_GAIN = 1.01  # a deeper plan must be faster by this factor: equal times are no reason for larger errors
+
+# The engine's block sizes, as far as times depend on them (`cpu/blocking.py` has the exact rules).
+ROWS_STEP = 4  # rows to which the micro-kernel rounds up
+SHARED_A, SHARED_B = 64e6, 410e6  # bytes of packed A and B of one pass
+HIGH, WIDE = 96, 1024  # rows of A and columns of B of which all products must fit into that together
+WIDEST = (4096.0, 2048.0, 1024.0)  # NC at depth 0, 1 and more
+MOST_N2 = 512
+A_BYTES = 480e3  # of one packed A_r in L2
+A_SHARE = 32 * 2**20  # bytes of all packed A_r for one thread
+CHUNKS_TIMES_RANK = 8

@@ -1,0 +1,125 @@
+"""How long a product takes: by every candidate on the engine, and by NumPy."""
+
+from __future__ import annotations
+
+import functools
+import math
+from bisect import bisect_left
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ..algorithms import Scheme
+from . import constants, roofline
+from .candidates import Candidates
+from .hardware import hardware
+from .rates import Rates
+
+Levels = tuple[Scheme, ...]
+
+
+class Product(NamedTuple):
+    """The product to plan for: M × K by K × N, `batch` times."""
+
+    M: int
+    N: int
+    K: int
+    batch: int
+    dtype: str
+
+
+class Kernel(Protocol):
+    """What the decision must know of the micro-kernel: its tile, and the longest chunk of the inner dimension."""
+
+    @property
+    def MR(self) -> int: ...
+    @property
+    def NR(self) -> int: ...
+    @property
+    def KC(self) -> int: ...
+    @property
+    def itemsize(self) -> int: ...
+    def __hash__(self) -> int: ...
+
+
+class Question(NamedTuple):
+    """What is asked of the model: which of these candidates, or NumPy, for this product on such a machine."""
+
+    product: Product
+    candidates: Candidates
+    with_numpy: bool
+    kernel: Kernel
+    rates: Rates
+
+
+def size_of(M: int, N: int, K: int) -> float:
+    """The harmonic mean of the dimensions: passes over A, B and C cost 1/N + 1/M + 1/K of the multiplications.
+
+    0 where a dimension is.
+    """
+    elements = M * N + N * K + K * M
+    return 3 * M * N * K / elements if elements else 0.0
+
+
+def whole_products(product: Product, threads: int) -> bool:
+    """Whether each thread takes whole products: enough of them, and each too small to share."""
+    return product.batch >= 2 * threads and product.M * product.N * product.K < 1024**3
+
+
+@functools.lru_cache(maxsize=64)
+def _machine(kernel: Kernel, rates: Rates, teams: int) -> roofline.Machine:
+    facts = hardware()
+    figures = kernel.MR, kernel.NR, kernel.KC, kernel.itemsize, facts.l2, facts.l3, rates.threads, teams
+    speeds = rates.fma, rates.add, rates.l2, rates.l3, rates.read, rates.copy, rates.start, rates.call
+    return roofline.Machine(*map(float, (*figures, *speeds)))
+
+
+def engine_times(question: Question) -> np.ndarray:
+    """Stages of all candidates, shape (candidates, roofline.COLUMNS): see there."""
+    product, (_, table), _, kernel, rates = question
+    M, N, K, batch, _ = product
+    out = np.empty((len(table), roofline.COLUMNS))
+    teams = rates.threads if whole_products(product, rates.threads) else 1
+    roofline.scorer()(table, float(M), float(N), float(K), float(batch), _machine(kernel, rates, teams), out)
+    return out
+
+
+def numpy_seconds(product: Product, rates: Rates) -> float:
+    """NumPy's product: its measured rate at this size, or the bandwidth of memory."""
+    M, N, K, batch, dtype = product
+    size, curve = size_of(M, N, K), rates.numpy
+    i = bisect_left(curve, (size,))
+    if i == 0:
+        speed = curve[0][1] * min(1.0, size / curve[0][0])
+    elif i == len(curve):
+        speed = curve[-1][1]
+    else:
+        (x0, y0), (x1, y1) = curve[i - 1], curve[i]
+        speed = y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
+    moved = (M * K + K * N + M * N) * (4 if dtype == "float32" else 8)
+    return rates.numpy_call + batch * max(2 * M * N * K / speed, moved / rates.read)
+
+
+def in_order(question: Question) -> list[tuple[float, Levels | None]]:
+    """Candidates (None for NumPy) with their predicted seconds, the preferred one first, the others by time.
+
+    Preferred is the one of fewest levels among the fastest.
+    """
+    seconds = engine_times(question)[:, : len(roofline.STAGES)].sum(axis=1).tolist()
+    found: list[tuple[float, Levels | None]] = list(zip(seconds, question.candidates.levels, strict=True))
+    if question.with_numpy:
+        found.append((numpy_seconds(question.product, question.rates), None))
+    found.sort(key=_seconds)
+    most = found[0][0] * constants.LEVEL_MUST_GAIN
+    near = [x for x in found if x[0] <= most]
+    preferred = min(near, key=_levels)
+    found.remove(preferred)
+    return [preferred, *found]
+
+
+def _seconds(found: tuple[float, Levels | None]) -> float:
+    return found[0]
+
+
+def _levels(found: tuple[float, Levels | None]) -> int:
+    return -1 if found[1] is None else len(found[1])

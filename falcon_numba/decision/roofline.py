@@ -1,0 +1,184 @@
+"""A roofline model of one product: how long each stage takes, from what it computes and what it moves.
+
+Notation as in the engine: A is M × K, B is K × N, the levels together are ⟨m,k,n;R⟩, one block product is h × d by
+d × w with h = ⌈M/m⌉, d = ⌈K/k⌉, w = ⌈N/n⌉. nnz counts non-zero coefficients. With F× and F+ the rates of multiply-adds
+in the micro-kernel and of additions in combinations (flop/s, one multiply-add of a term counting once there), and β_X
+the bandwidth of level X of the memory, all for the threads that take part, the stages take
+
+====================  ======================================================================================
+guard                 (M·K + K·N) / β
+combine and pack A    nnz(U)·h·d / F+  ⊕  (M·K + R·h·d) / β           once for every NC columns of a block of B
+combine and pack B    nnz(V)·d·w / F+  ⊕  (K·N + R·d·w) / β
+micro-kernel          2·R·h′·w′·d / F×  ⊕  (R·h·d·⌈w/N2⌉ + R·d·w·⌈h/MA⌉) / β
+inner sums            2·nnz(W_inner)·h′·w′·⌈d/KC⌉ for every product of the outer levels / β_L2
+outer sums            3·nnz(W_outer)·m·n/(m_outer·n_outer)·h′·w′·⌈d/(CHUNKS·KC)⌉ / β_L3
+update C              P·(2 or 3)·M·N / β, P the passes over C
+====================  ======================================================================================
+
+x ⊕ y = max(x, y) + ν·min(x, y): what of the shorter one isn't hidden behind the longer one; ν = 0 is the classical
+roofline. h′ and w′ are h and w rounded up to what the micro-kernel really computes (virtual padding), elements count
+their bytes. β is β_L3 as far as operands, result and packed forms fit into L3, else the bandwidth of main memory. The
+last pieces of work are unequal: threads wait for one of them. To all this comes what a call costs before any work.
+
+The paper's model (arXiv 2605.06057, equations 8 to 10) is the special case of infinite caches for packed data, no
+padding, one pass and ν = 0: each stage max(operations / rate, elements / β), the products fused with their combination,
+so that C costs M·N. NumPy's product is not modelled but measured: its rate at a few sizes, interpolated.
+
+What the machine does beside the model is in `constants`, fitted to measurements; the rates come from `rates`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from numba import config, njit, types
+
+from ..diskcache import DiskCache
+from . import constants as c
+
+STAGES = (
+    "call and threads",
+    "guard",
+    "combine and pack A",
+    "combine and pack B",
+    "micro-kernel",
+    "inner sums",
+    "outer sums",
+    "update C",
+)
+CALL, GUARD, PACK_A, PACK_B, KERNEL, INNER, OUTER, UPDATE = range(len(STAGES))
+MOVED, FLOPS = len(STAGES), len(STAGES) + 1  # two more columns of a score: bytes to and from memory, operations
+COLUMNS = len(STAGES) + 2
+
+# Columns of the table of candidates: the grid and rank of all levels, terms of U, V; of the innermost level its rank,
+# blocks of C and terms of W; of the outer levels rank, blocks of C, terms of W; rank of the outermost; levels.
+M_, K_, N_, R_, U_, V_, INNER_R, INNER_MN, INNER_W, OUTER_R, OUTER_MN, OUTER_W, FIRST_R, LEVELS = range(14)
+CANDIDATE_COLUMNS = 14
+
+
+inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
+
+
+class Machine(NamedTuple):
+    """What a score needs of the kernel, the caches and the rates; all float64: one compiled version."""
+
+    MR: float
+    NR: float
+    KC: float
+    itemsize: float
+    l2: float
+    l3: float
+    threads: float
+    teams: float
+    fma: float
+    add: float
+    l2_rate: float
+    l3_rate: float
+    read: float
+    copy: float
+    start: float
+    call: float
+
+
+@inner
+def _up(x, step):
+    return np.ceil(x / step) * step
+
+
+@inner
+def _both(compute, memory):
+    """Time of a stage that computes and moves data: the longer one, and what of the other isn't hidden behind it."""
+    return max(compute, memory) + c.NOT_HIDDEN * min(compute, memory)
+
+
+@inner
+def stage_times(x, M, N, K, machine, out):
+    """Stages of one product by one candidate.
+
+    Parameters
+    ----------
+    x : float64 (CANDIDATE_COLUMNS,)
+    M, N, K : float64
+    machine : Machine
+    out : float64 (COLUMNS,)
+        Seconds of each stage, then bytes moved to and from memory, and operations.
+    """
+    size, threads, teams = machine.itemsize, machine.threads, machine.teams
+    team = threads / teams  # threads that share one product
+    h, d, w = np.ceil(M / x[M_]), np.ceil(K / x[K_]), np.ceil(N / x[N_])
+    high, wide = _up(h, c.ROWS_STEP), _up(w, machine.NR)
+    chunks = np.ceil(d / (1.5 * machine.KC))
+    a, b, result = M * K * size, K * N * size, M * N * size
+    packed_a, packed_b = x[R_] * high * d * size, x[R_] * d * wide * size
+
+    # What is computed together, as the engine's block sizes have it.
+    KC = d / chunks
+    row = KC * size
+    together = x[R_]
+    for apart in (x[R_] / x[FIRST_R], x[INNER_R], 1.0):  # of the products, those of fewer and fewer levels
+        if together * row * c.HIGH > c.SHARED_A or together * row * min(c.WIDE, max(high, wide)) > c.SHARED_B:
+            together = apart
+    flushed = max(1.0, np.floor(c.CHUNKS_TIMES_RANK / x[R_]))
+    passes = np.ceil(chunks / flushed) * (x[R_] / together)
+    tall = max(machine.MR, min(c.A_BYTES, c.A_SHARE / (together * flushed)) / row)  # rows of A for one thread
+    N2 = max(machine.NR, min(c.MOST_N2, machine.l2 / (x[INNER_MN] * tall * size)))
+    NC = max(machine.NR, min(wide, c.WIDEST[min(int(x[LEVELS]), len(c.WIDEST) - 1)], c.SHARED_B / (together * row)))
+    rounds = np.ceil(wide / NC)
+
+    near = min(1.0, c.L3_SHARE * machine.l3 / (teams * (a + b + result + packed_a / passes + packed_b / passes)))
+
+    def far(nbytes, rate):
+        return nbytes * (near / machine.l3_rate + (1 - near) / rate)
+
+    combine_a = x[U_] * h * d * rounds / machine.add
+    combine_b = x[V_] * d * w / machine.add
+    moved_a, moved_b = (a * x[R_] / together + packed_a) * rounds, b * x[R_] / together + packed_b
+    streamed = packed_a * np.ceil(wide / N2) + packed_b * np.ceil(high / (team * tall))
+    compute = 2 * x[R_] * high * wide * d / machine.fma
+    inner = 2 * x[INNER_W] * x[R_] / x[INNER_R] * high * wide * chunks * size
+    outer = 3 * x[OUTER_W] * x[INNER_MN] * high * wide * np.ceil(chunks / flushed) * size if x[OUTER_R] > 1 else 0.0
+    updated = result * (2 + 3 * (passes - 1))
+
+    guarded = a + b if x[LEVELS] > 0 else 0.0
+    out[GUARD] = far(guarded, c.GUARD * machine.read)
+    out[PACK_A] = _both(combine_a / c.ADD_A, far(moved_a, c.PACK_A * machine.copy))
+    out[PACK_B] = _both(combine_b / c.ADD_B, far(moved_b, c.PACK_B * machine.copy))
+    out[KERNEL] = _both(compute, streamed / (c.STREAMED * machine.read))
+    if threads > 1:
+        out[KERNEL] *= c.SHARED_KERNEL
+    out[INNER] = inner / machine.l2_rate
+    out[OUTER] = outer / (c.OUTER * machine.l3_rate)
+    out[UPDATE] = far(updated, c.UPDATE * machine.copy)
+    out[CALL] = 0.0
+    if team > 1:
+        tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one
+        barriers = 2 * passes * rounds * np.ceil(h / (team * tall))
+        idle = max(team * c.LAST_PIECE * (barriers / 2) / tiles, 0.0)
+        out[CALL] = barriers * c.BARRIER + idle * out[KERNEL]
+    out[MOVED] = guarded + moved_a + moved_b + streamed + updated
+    out[FLOPS] = 2 * x[R_] * high * wide * d + 2 * (x[U_] * h * d * rounds + x[V_] * d * w)
+
+
+def score(table, M, N, K, batch, machine, out):
+    """Seconds of every candidate for `batch` equal products: out[i] as in `stage_times`, all stages of candidate i."""
+    share = np.ceil(batch / machine.teams) * machine.teams  # as if every team had so many
+    for i in range(len(table)):
+        stage_times(table[i], M, N, K, machine, out[i])
+        out[i] *= share if machine.teams > 1 else batch
+        out[i, CALL] += machine.call + (machine.start if machine.threads > 1 else 0.0)
+
+
+@functools.cache
+def scorer():
+    """`score`, compiled; the first call in a process loads or compiles it."""
+    if config.DISABLE_JIT:
+        return score
+    function = njit(score)
+    function._cache = DiskCache("score")
+    f = types.float64
+    table = types.Array(f, 2, "C")
+    signature = types.void(table, f, f, f, f, types.NamedUniTuple(f, len(Machine._fields), Machine), table)
+    function.compile(signature)
+    return function.get_overload(signature)
