@@ -133,7 +133,7 @@ def _blas() -> str:
 
 
 def _cache_folder() -> tuple[str, str]:
-    from .cpu.cache import cache_folder
+    from .folders import cache_folder
 
     folder = cache_folder()
     if folder is None:
