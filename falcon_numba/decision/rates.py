@@ -172,8 +172,9 @@ def forget() -> None:
 
 
 def check(rates: Rates) -> Rates:
-    """The same rates; raises ValueError where a figure is out of `LIMITS`, so that no file with it would be read."""
-    return _rates(rates.dtype, rates.threads, _values(rates))
+    """The same rates; raises ValueError where `rates_for` would not read them from a file, see `LIMITS`."""
+    entry = {"rates": {rates.dtype: {str(rates.threads): _values(rates)}}}
+    return _checked(entry)[rates.dtype][rates.threads]
 
 
 def _values(rates: Rates) -> dict[str, Any]:
@@ -259,7 +260,7 @@ ADD, L2, L3, PACK = 0.19, 0.95, 0.69, 0.096  # terms per flop; bytes per flop of
 DRAM_CORE, DRAM, DRAM_EACH = 28e9, 27e9, 4e9  # read by one core, at most; by all, and more for every core there is
 WRITE, COPY, PACK_DRAM = 0.85, 1.3, 0.5  # of the read bandwidth
 START, START_EACH, CALL, NUMPY_CALL = 20e-6, 40e-6, 120e-6, 1e-6
-NUMPY = {64: 0.8, 128: 0.84, 256: 0.88, 512: 0.87, 1024: 0.92, 2048: 0.94}  # of FMA, one thread
+NUMPY = {64: 0.8, 128: 0.84, 256: 0.86, 512: 0.88, 1024: 0.92, 2048: 0.94}  # of FMA, one thread
 NUMPY_START = 5e-6  # for each thread, where there are several
 
 
@@ -273,7 +274,8 @@ def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
     cores = max(1, min(threads, hardware.physical_cores, hardware.usable_cpus))
     single = FMA.get(hardware.isa, FMA["generic"])
     one = single * 4 / np.dtype(dtype).itemsize
-    read = min(cores * DRAM_CORE, DRAM + DRAM_EACH * hardware.physical_cores)
+    # Cores with narrow vectors don't get to the limit of what one may have outstanding.
+    read = min(cores * min(DRAM_CORE, single * L3 / 2), DRAM + DRAM_EACH * hardware.physical_cores)
 
     def squares(n: int, share: float) -> float:
         alone = one * share
