@@ -136,6 +136,13 @@ def _parser() -> argparse.ArgumentParser:
     matmul.add_argument("--progress", action="store_true", help="report progress even if stderr is no terminal")
     _add_options(matmul)
 
+    calibrate = command(
+        "calibrate", _calibrate, "measure this machine's speeds, which plans are compared by, and keep them"
+    )
+    calibrate.add_argument("--dtype", nargs="+", choices=("float32", "float64"), default=["float32", "float64"])
+    calibrate.add_argument("--threads", nargs="+", type=int, metavar="N", help="numbers of them; default: 1 and all")
+    calibrate.add_argument("--dry-run", action="store_true", help="measure and show, but save nothing")
+
     demo = command("demo", _demo, "time the products of one Llama-3-8B layer, NumPy beside falcon_numba")
     demo.add_argument(
         "--quick", action="store_true", help="1024 tokens in place of 2048, and only the attention's products"
@@ -239,6 +246,16 @@ def _digits(rate: float) -> str:
     return f"{rate:.{2 if rate < 10 else 1 if rate < 100 else 0}f}"
 
 
+def _calibrate(arguments: argparse.Namespace) -> int:
+    from .calibration import run
+
+    with _Progress(sys.stderr, "steps") as progress:
+        report = progress if sys.stderr.isatty() else None
+        text = run(arguments.dtype, arguments.threads, dry_run=arguments.dry_run, report=report)
+    print(text)
+    return DONE
+
+
 def _demo(arguments: argparse.Namespace) -> int:
     from .demo import run
 
@@ -246,10 +263,11 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """Panels done and time left, on one line that rewrites itself on a terminal and on one line each elsewhere."""
+    """Parts done and time left, on one line that rewrites itself on a terminal and on one line each elsewhere."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, what: str = "rows") -> None:
         self._stream = stream
+        self._what = what
         self._start = time.perf_counter()
         self._unfinished_line = False
 
@@ -262,7 +280,7 @@ class _Progress:
 
     def __call__(self, done: int, total: int) -> None:
         left = (time.perf_counter() - self._start) * (total - done) / done
-        text = f"{done}/{total} rows, {100 * done // total} %, {left:.0f} s left"
+        text = f"{done}/{total} {self._what}, {100 * done // total} %, {left:.0f} s left"
         terminal = self._stream.isatty()
         self._stream.write(f"\r{text:<50}" if terminal else f"{text}\n")
         self._stream.flush()

@@ -56,7 +56,7 @@ _lock = threading.Lock()
 _variables: dict[str, Any] | None = None  # what the environment said; None until first use
 _process: dict[str, Any] = {}  # what set_config said
 _base: Settings | None = None  # both together; None until next use
-_OTHER_VARIABLES = ("FALCON_CACHE_DIR",)
+_OTHER_VARIABLES = ("FALCON_CACHE_DIR", "FALCON_CALIBRATION")
 _scope: ContextVar[dict[str, Any] | None] = ContextVar("falcon_numba.config", default=None)
 
 

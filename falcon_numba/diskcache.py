@@ -26,24 +26,7 @@ import numpy as np
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 
-
-def cache_folder() -> Path | None:
-    """Where compiled kernels are kept; None where the user has no home folder, so that nothing is kept.
-
-    ``FALCON_CACHE_DIR``, else ``NUMBA_CACHE_DIR``/falcon_numba, else the user's cache folder on this platform.
-    """
-    if folder := os.environ.get("FALCON_CACHE_DIR"):
-        return Path(folder)
-    if folder := os.environ.get("NUMBA_CACHE_DIR"):
-        return Path(folder) / "falcon_numba"
-    if sys.platform == "win32" and (folder := os.environ.get("LOCALAPPDATA")):
-        return Path(folder) / "falcon_numba" / "cache"
-    if folder := os.environ.get("XDG_CACHE_HOME"):
-        return Path(folder) / "falcon_numba"
-    home = Path(os.path.expanduser("~"))
-    if not home.is_absolute():  # nobody knows the home folder: "~" is no place for code that will be run
-        return None
-    return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "falcon_numba"
+from ..folders import cache_folder
 
 
 @functools.cache

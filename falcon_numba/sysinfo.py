@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import datetime
 import importlib.util
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ from .decision.hardware import hardware
 
 
 def describe() -> str:
-    """Text about the machine, versions, compile cache and options, each fact with its origin.
+    """Text about the machine, versions, compile cache, calibration and options, each fact with its origin.
 
     Never raises: a fact that can't be had says why.
     """
@@ -24,6 +26,7 @@ def describe() -> str:
         ("GPU", [("devices", *_try(_gpu)), ("executor", "none yet: every product runs on the CPU", "")]),
         ("Versions", _versions()),
         ("Compiled code", [("cache folder", *_try(_cache_folder))]),
+        ("Speeds", [("calibration", *_try(_calibration))]),
         ("Options", _options()),
     ]
     rows = [row for _, section in sections for row in section]
@@ -133,7 +136,7 @@ def _blas() -> str:
 
 
 def _cache_folder() -> tuple[str, str]:
-    from .diskcache import cache_folder
+    from .folders import cache_folder
 
     folder = cache_folder()
     if folder is None:
@@ -141,6 +144,33 @@ def _cache_folder() -> tuple[str, str]:
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     writable = existing.is_dir() and os.access(existing, os.W_OK)
     return str(folder), "" if writable else "not writable: every process compiles anew"
+
+
+def _calibration() -> tuple[str, str]:
+    from .decision.rates import calibration, switched_off
+
+    if switched_off():
+        return "off: speeds are assumed", "FALCON_CALIBRATION"
+    found = calibration()
+    if found.problem:
+        return f"ignored, {found.problem}: speeds are assumed", str(found.file)
+    if not found.measured:
+        return "none: speeds are assumed until `falcon-numba calibrate` has measured them", str(found.file or "")
+    counts = {dtype: ", ".join(map(str, sorted(by))) for dtype, by in found.measured.items()}
+    used = "; ".join(f"{dtype} with {text} thread{'' if text == '1' else 's'}" for dtype, text in counts.items())
+    return f"used, {_age(found.date)}: {used}", str(found.file)
+
+
+def _age(date: str) -> str:
+    try:
+        seconds = time.time() - datetime.datetime.fromisoformat(date).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return "of unknown age"
+    for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'' if count == 1 else 's'} old"
+    return "new"
 
 
 def _options() -> list[tuple[str, str, str]]:
