@@ -142,7 +142,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--shapes", nargs="+", metavar="N|MxNxK|B*MxNxK", help="these shapes instead")
     parser.add_argument("--most-flops", type=float, help="2MNK of all shapes but --shapes, at most (2e10)")
     parser.add_argument("--seconds", type=float, help="about so long for each line, at least 5 timings (0.3)")
-    parser.add_argument("--quick", action="store_true", help="24 and 12 shapes up to 4e9, 0.15 s, unless given")
+    parser.add_argument("--quick", action="store_true", help="16 and 8 shapes up to 4e9, 0.15 s, unless given")
     parser.add_argument(
         "--candidates",
         nargs="+",
@@ -154,7 +154,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--replan", action="store_true", help="with --from: judge what the code would choose now")
     parser.add_argument("-o", "--output", help="JSON file; lines that are in it already are not measured again")
     args = parser.parse_args(arguments)
-    defaults = {"random": 24, "workload": 12, "most_flops": 4e9, "seconds": 0.15}
+    defaults = {"random": 16, "workload": 8, "most_flops": 4e9, "seconds": 0.15}
     if not args.quick:
         defaults = {"random": 200, "workload": 100, "most_flops": 2e10, "seconds": 0.3}
     for name, value in defaults.items():
