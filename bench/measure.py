@@ -56,6 +56,31 @@ def record() -> dict[str, Any]:
     }
 
 
+def begin() -> dict[str, Any]:
+    """An empty JSON file in a clean environment, with warnings of what may spoil the numbers."""
+    refuse_pinned_blas()
+    data = record() | {"peak": {}, "results": []}
+    if data["options"]:
+        say(f"options that are not at their defaults: {data['options']}")
+    if data["load_average"][0] > 0.3:
+        say(f"load average {data['load_average'][0]:.1f}: others use this machine, don't trust the times")
+    return data
+
+
+def settle(most: float = 2 * PAUSE) -> None:
+    """Wait until no thread of this process works any more: a BLAS's workers spin on after a call, each BLAS its time.
+
+    Takes 2 ms where all are asleep already, and `most` seconds at most.
+    """
+    end = time.perf_counter() + most
+    while True:
+        wall, cpu = time.perf_counter(), time.process_time()
+        time.sleep(0.002)
+        now = time.perf_counter()
+        if time.process_time() - cpu < (now - wall) / 4 or now > end:
+            return
+
+
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
     """Whole or not at all."""
     temporary = Path(f"{path}.tmp")
@@ -97,6 +122,18 @@ class Reference:
         c = c.reshape(-1, *c.shape[-2:])
         sampled = np.stack([c[p][np.ix_(self.rows, self.columns)] for p in self.products])
         return float(np.abs(sampled - self.values).max()) / self.scale
+
+
+class AgainstNumPy:
+    """NumPy's own product as the reference: faster than `Reference`, and covers all of C."""
+
+    def __init__(self, a: np.ndarray, b: np.ndarray):
+        self.values = np.matmul(a, b)
+        self.scale = a.shape[-1] * float(np.abs(a).max()) * float(np.abs(b).max())
+
+    def error(self, c: np.ndarray) -> float:
+        """Largest difference relative to K·max|A|·max|B|; NaN where anything is."""
+        return float(np.abs(c - self.values).max()) / self.scale
 
 
 @functools.cache

@@ -26,7 +26,7 @@ import numpy as np
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 
-from ..folders import cache_folder
+from .folders import cache_folder
 
 
 @functools.cache

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ os.environ["FALCON_CALIBRATION"] = "off"  # tests see the same speeds on every m
 
 CANARY = 0xA5
 GUARD_BYTES = 4096
+BENCH = str(Path(__file__).parent.parent / "bench")
 
 
 @pytest.fixture(autouse=True)
@@ -34,3 +37,14 @@ def guard_bytes_around_the_workspace(monkeypatch):
                 assert (guard == CANARY).all(), "written outside of the workspace"
 
     monkeypatch.setattr(engine, "borrow", guarded)
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """The folder of the benchmarks: its scripts import one another by name; afterwards nobody sees them."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(BENCH)
+    yield BENCH
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(BENCH):
+            del sys.modules[name]

@@ -12,18 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCH = str(Path(__file__).parent.parent / "bench")
-
-
-@pytest.fixture(autouse=True)
-def bench_on_path(monkeypatch):
-    """The scripts import one another by name; afterwards nobody sees them."""
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(BENCH)
-    yield
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(BENCH):
-            del sys.modules[name]
+pytestmark = pytest.mark.usefixtures("bench")
 
 
 def line(shape, dtype="float32", threads=1, *, ours=1.0, numpy=1.25, mkl=1.5, executor="cpu", kind="squares"):
@@ -192,12 +181,12 @@ def test_parts_of_a_profile_add_up(depth, threads):
     assert "combine and pack A" in text and "100.0%" in text
 
 
-def test_a_run_from_end_to_end(tmp_path):
+def test_a_run_from_end_to_end(tmp_path, bench):
     pytest.importorskip("threadpoolctl")
     output = tmp_path / "x.json"
     command = [
         sys.executable,
-        f"{BENCH}/cpu.py",
+        f"{bench}/cpu.py",
         "--shapes",
         "70",
         "2*30x20x40",
