@@ -244,8 +244,9 @@ def config_context(**options: Any) -> Any:
         Where the product runs; so far always on the CPU. "cuda" is planned.
     check : False
         Verify results after the product: planned, True is refused so far.
-    tune : False
-        Measure candidate plans at run time: planned, True is refused so far.
+    tune : bool, default False
+        On first use of a shape, time the two or three candidates nearest to the model's choice on the operands, and
+        keep the fastest for this process. Not together with `reproducible`.
 
     Raises
     ------

@@ -176,7 +176,7 @@ OPTIONS: dict[str, Option] = {
     "leaf": Option(_choice("auto", "simd", "portable"), str),
     "arithmetic": Option(_choice("auto", "native"), str),
     "device": Option(_choice("auto", "cpu", later=("cuda",)), str),
-    "tune": Option(_flag(implemented=False), _yes_no),
+    "tune": Option(_flag(), _yes_no),
     "reproducible": Option(_flag(), _yes_no),
 }
 

@@ -130,7 +130,7 @@ BAD = [
     ("leaf", "avx", ValueError, "leaf='avx'"),
     ("arithmetic", "int8", ValueError, "arithmetic='int8'"),
     ("device", "cuda", ValueError, r"not implemented yet.*'cuda' is planned"),
-    ("tune", True, ValueError, "not implemented yet"),
+    ("tune", 1, TypeError, "tune=1"),
     ("reproducible", "yes", TypeError, "reproducible='yes'"),
 ]
 ENTRANCES = [resolve, set_config, config_context]

@@ -171,3 +171,36 @@ def test_explain_runs_the_best_and_numpy():
 def test_one_candidate_of_forced_levels():
     levels = (fn.schemes["winograd"],) * 2
     assert candidates((levels,)).table.shape == (1, roofline.CANDIDATE_COLUMNS)
+
+
+def test_tuning_runs_near_candidates_once_and_keeps_the_fastest(monkeypatch):
+    from falcon_numba import dispatch, tuning
+
+    tuning.forget()
+    ran = []
+    real = dispatch._run
+
+    def run(problem, plan):
+        ran.append((plan.executor, plan.levels, problem.c))
+        return real(problem, plan)
+
+    monkeypatch.setattr(dispatch, "_run", run)
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-4, 5, shape).astype(np.float32) for shape in ((700, 800), (800, 900), (700, 900)))
+    out = c.copy()
+    monkeypatch.setattr(tuning, "NEAR", 10.0)
+    with fn.trace() as plans:
+        fn.gemm(a, b, out, beta=2.0, out=out, tune=True)
+    assert np.array_equal(out, a @ b + 2 * c)
+    assert len(ran) == tuning.MOST * (tuning.REPEATS + 1) + 1
+    assert len({(executor, levels) for executor, levels, _ in ran}) == tuning.MOST
+    assert all(not np.shares_memory(x, out) for _, _, x in ran[:-1])
+    assert len(plans) == 1
+    assert "measured" in plans[0].reason
+    ran.clear()
+    fn.gemm(a, b, tune=True)
+    assert len(ran) == 1
+    assert (ran[0][0], ran[0][1]) == (plans[0].executor, plans[0].levels)
+    with pytest.raises(ValueError, match="reproducible"):
+        fn.gemm(a, b, tune=True, reproducible=True)
+    tuning.forget()

@@ -7,13 +7,13 @@ The factors were fitted to the engine's phase clock (`bench/profile_product.py`)
 NOT_HIDDEN = 1.0  # of the shorter of computing and moving: packing and streaming are not overlapped (0: they are)
 
 # Rates of a stage over those that are measured for the machine.
-ADD_A, ADD_B = 1.2, 0.55  # combining, over additions in L1
-PACK_A, PACK_B = 1.8, 2.5  # moving while packing, over copying: part of it stays in caches
-STREAMED = 4.5  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
-GUARD = 1.3
-OUTER = 2.4
-UPDATE = 1.1
-SHARED_KERNEL = 1.02  # more time of the micro-kernel where several threads share caches and memory
+ADD_A, ADD_B = 1.3, 0.6  # combining, over additions in L1
+PACK_A, PACK_B = 0.55, 1.05  # moving while packing, over copying
+STREAMED = 3.0  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
+INNER, OUTER = 0.9, 0.85  # adding to the sums, over L2 and L3
+UPDATE = 0.35  # of C, over copying: short rows, far apart
+GUARD = 0.45
+SHARED_KERNEL = 1.05  # more time of the micro-kernel where several threads share caches and memory
 L3_SHARE = 0.5  # of L3 that one product's data may count on
 
 BARRIER = 15e-6  # seconds until all threads have met, and found out

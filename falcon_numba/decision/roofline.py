@@ -142,15 +142,15 @@ def stage_times(x, M, N, K, machine, out):
     updated = result * (2 + 3 * (passes - 1))
 
     guarded = a + b if x[LEVELS] > 0 else 0.0
-    out[GUARD] = far(guarded, c.GUARD * machine.read)
-    out[PACK_A] = _both(combine_a / c.ADD_A, far(moved_a, c.PACK_A * machine.copy))
-    out[PACK_B] = _both(combine_b / c.ADD_B, far(moved_b, c.PACK_B * machine.copy))
+    out[GUARD] = far(guarded, machine.read) / c.GUARD
+    out[PACK_A] = _both(combine_a / c.ADD_A, far(moved_a, machine.copy) / c.PACK_A)
+    out[PACK_B] = _both(combine_b / c.ADD_B, far(moved_b, machine.copy) / c.PACK_B)
     out[KERNEL] = _both(compute, streamed / (c.STREAMED * machine.read))
     if threads > 1:
         out[KERNEL] *= c.SHARED_KERNEL
-    out[INNER] = inner / machine.l2_rate
+    out[INNER] = inner / (c.INNER * machine.l2_rate)
     out[OUTER] = outer / (c.OUTER * machine.l3_rate)
-    out[UPDATE] = far(updated, c.UPDATE * machine.copy)
+    out[UPDATE] = far(updated, machine.copy) / c.UPDATE
     out[CALL] = 0.0
     if team > 1:
         tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one

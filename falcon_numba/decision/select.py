@@ -121,6 +121,8 @@ def select(
                     f"executor='numpy' runs the classical product of NumPy's BLAS: it can't honour {clash}"
                 )
         return _numpy_plan(product, settings, threads, "executor='numpy'")
+    if settings.tune and settings.reproducible:
+        raise ValueError("reproducible=True forbids tune=True: what is fastest may change from run to run")
     if forced and settings.accuracy == "componentwise":
         raise ValueError(f"accuracy='componentwise' allows depth 0 only, not {_levels(len(forced))}")
     named = settings.scheme != "auto"
