@@ -8,7 +8,6 @@ import itertools
 import json
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -316,14 +315,13 @@ def test_a_real_calibration(tmp_path):
             command, env=environment, check=True, capture_output=True, text=True, encoding="utf-8"
         ).stdout
 
-    run("calibrate", "--dry-run", "--threads", "1")  # compiles
-    start = time.perf_counter()
     run("calibrate", "--dtype", "float32")
-    assert time.perf_counter() - start < 25
-    run("calibrate", "--dtype", "float64")
-    assert "calibration" in (text := run("info")) and "used, " in text
+    run("calibrate", "--dtype", "float64", "--threads", "1")
+    text = run("info")
+    assert "used, new: float32 with 1" in text and "float64 with 1 thread" in text
     ((_, entry),) = json.loads((tmp_path / "calibration.json").read_text(encoding="utf-8"))["machines"].items()
     single, double = (entry["rates"][dtype]["1"] for dtype in r.DTYPES)
-    assert 1.5 < single["fma"] / double["fma"] < 2.7
-    assert single["pack"] < single["read"] < single["l2"]
-    assert dict(single["numpy"])[1024] < 1.1 * single["fma"]
+    # Wide, since the tests may share the machine with others.
+    assert 0.8 < single["fma"] / double["fma"] < 5
+    assert single["pack"] < 2 * single["read"] < 4 * single["l2"]
+    assert dict(single["numpy"])[1024] < 2 * single["fma"]
