@@ -214,7 +214,7 @@ FIRST_PRODUCT = """
 def test_second_process_starts_fast(tmp_path):
     python(FIRST_PRODUCT, FALCON_CACHE_DIR=str(tmp_path))
     files = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
-    assert len(files) == 2  # the engine and the guard of float64
+    assert len(files) == 3  # the engine and the guard of float64, the model
     assert float(python(FIRST_PRODUCT, FALCON_CACHE_DIR=str(tmp_path))) < 1
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
 
