@@ -16,7 +16,7 @@ from . import config, dispatch
 from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
 from .config import Settings
 from .cpu.overload import register
-from .decision.select import numpy_is_surely_faster
+from .decision.predict import numpy_is_surely_faster
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .ufunc import MATMUL, Call, allocate, understand, wrap

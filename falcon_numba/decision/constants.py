@@ -16,6 +16,13 @@ GUARD = 0.45
 SHARED_KERNEL = 1.05  # more time of the micro-kernel where several threads share caches and memory
 L3_SHARE = 0.5  # of L3 that one product's data may count on
 
+NUMPY_PACK = 0.85  # NumPy's packing over ours, in float32
+NUMPY_THIN = 8  # rows or columns of C below which packing never pays
+# Dimensions, for each thread, up to which both predictions are less certain: the engine must win by far; and more so
+# where threads share the work, since each then packs for few rows.
+THIN, THIN_MUST_GAIN, THIN_MUST_GAIN_SHARED = 64, 1.2, 2.0
+NUMPY_OUTER = 1.1e-9  # seconds that NumPy takes for an element of an outer product, in either dtype
+
 BARRIER = 15e-6  # seconds until all threads have met, and found out
 LAST_PIECE = 1 / 8  # of the work of one thread's tiles: what the others wait for, on average
 LEVEL_MUST_GAIN = 1.01  # a deeper plan must be faster by this factor: equal times are no reason for larger errors

@@ -16,6 +16,7 @@ from .hardware import hardware
 from .rates import Rates
 
 Levels = tuple[Scheme, ...]
+NUMPY_BELOW = 128**3  # multiplications that any machine has done before the engine has begun
 
 
 class Product(NamedTuple):
@@ -84,10 +85,24 @@ def engine_times(question: Question) -> np.ndarray:
     return out
 
 
+def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
+    """Whether NumPy's product is the faster one on any machine: it is small, or nearly a matrix times a vector."""
+    return M * N * K < NUMPY_BELOW or min(M, N) < constants.NUMPY_THIN
+
+
 def numpy_seconds(product: Product, rates: Rates) -> float:
-    """NumPy's product: its measured rate at this size, or the bandwidth of memory."""
+    """NumPy's product: its measured rate at this size, and what packing operands costs that don't fit into L3.
+
+    The measured squares contain packing that reuse makes cheap; of a skinny product it is a good part.
+    """
     M, N, K, batch, dtype = product
     size, curve = size_of(M, N, K), rates.numpy
+    itemsize = 4 if dtype == "float32" else 8
+    moved = (M * K + K * N + M * N) * itemsize
+    if min(M, N) == 1:
+        return rates.numpy_call + batch * moved / rates.read
+    if K == 1:
+        return rates.numpy_call + batch * M * N * constants.NUMPY_OUTER
     i = bisect_left(curve, (size,))
     if i == 0:
         speed = curve[0][1] * min(1.0, size / curve[0][0])
@@ -96,8 +111,9 @@ def numpy_seconds(product: Product, rates: Rates) -> float:
     else:
         (x0, y0), (x1, y1) = curve[i - 1], curve[i]
         speed = y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
-    moved = (M * K + K * N + M * N) * (4 if dtype == "float32" else 8)
-    return rates.numpy_call + batch * max(2 * M * N * K / speed, moved / rates.read)
+    packed = max(0.0, (M * K + K * N) * itemsize - constants.L3_SHARE * hardware().l3)
+    packing = packed / (constants.NUMPY_PACK * rates.pack * itemsize / 4)  # elements count, not bytes
+    return rates.numpy_call + batch * (2 * M * N * K / speed + packing)
 
 
 def in_order(question: Question) -> list[tuple[float, Levels | None]]:
@@ -110,8 +126,13 @@ def in_order(question: Question) -> list[tuple[float, Levels | None]]:
     if question.with_numpy:
         found.append((numpy_seconds(question.product, question.rates), None))
     found.sort(key=_seconds)
-    most = found[0][0] * constants.LEVEL_MUST_GAIN
-    near = [x for x in found if x[0] <= most]
+    product = question.product
+    threads = question.rates.threads
+    thin = min(product.M, product.N, product.K) <= constants.THIN * threads
+    best, numpy_must = found[0][0], constants.LEVEL_MUST_GAIN
+    if thin:
+        numpy_must = constants.THIN_MUST_GAIN if threads == 1 else constants.THIN_MUST_GAIN_SHARED
+    near = [x for x in found if x[0] <= best * (numpy_must if x[1] is None else constants.LEVEL_MUST_GAIN)]
     preferred = min(near, key=_levels)
     found.remove(preferred)
     return [preferred, *found]

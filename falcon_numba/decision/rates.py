@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from collections.abc import Iterable
@@ -262,7 +261,7 @@ DRAM_CORE, DRAM, DRAM_EACH = 28e9, 27e9, 4e9  # read by one core, at most; by al
 WRITE, COPY, PACK_DRAM = 0.85, 1.3, 0.5  # of the read bandwidth
 START, START_EACH, CALL, NUMPY_CALL = 20e-6, 40e-6, 120e-6, 1e-6
 NUMPY = {64: 0.8, 128: 0.84, 256: 0.86, 512: 0.88, 1024: 0.92, 2048: 0.94}  # of FMA, one thread
-NUMPY_SPREAD = 170  # size at which two threads waste as much time as they compute in float32; a quarter in float64
+NUMPY_START = 5e-6  # for each thread, where there are several
 
 
 def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
@@ -280,8 +279,10 @@ def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
 
     def squares(n: int, share: float) -> float:
         alone = one * share
-        waste = NUMPY_SPREAD * (one / single) ** 2 * math.log2(cores) / n
-        return max(alone, alone * cores / (1 + waste))  # small ones run on one thread
+        if cores == 1:
+            return alone
+        flops = 2.0 * n**3
+        return max(alone, flops / (flops / (alone * cores) + NUMPY_START * cores))  # small ones run on one thread
 
     return Rates(
         dtype=dtype,

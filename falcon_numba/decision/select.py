@@ -20,7 +20,7 @@ from ..planning import Plan
 from ..problem import Inadmissible
 from .candidates import Candidates, auto_candidates, candidates, depths_of
 from .hardware import hardware
-from .predict import Kernel, Product, Question, in_order, size_of, whole_products
+from .predict import Kernel, Product, Question, in_order, numpy_is_surely_faster, whole_products
 from .ranking import Ranking, name_of
 from .rates import default_rates, rates_for
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ..cpu.blocking import Blocks
 
 BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
-NUMPY_BELOW = 384  # the size (see `size_of`) up to which NumPy's product wins on every machine: nothing is predicted
 AUTO_SCHEME = "strassen"
 MOST_AUTO_DEPTH = 4  # of a named scheme
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
@@ -37,11 +36,6 @@ MOST_GRID = 1024  # blocks along one dimension
 MOST_DEPTH = 16
 
 BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
-
-
-def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
-    """Whether NumPy's product is the faster one for any batch and number of threads."""
-    return size_of(M, N, K) < NUMPY_BELOW
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -128,10 +122,9 @@ def select(
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     numpy_will_do = not (forced or named or engine_asked_for)
-    size = size_of(product.M, product.N, product.K)
-    if numpy_will_do and size < NUMPY_BELOW:
+    if numpy_will_do and numpy_is_surely_faster(product.M, product.N, product.K):
         with contextlib.suppress(Inadmissible):
-            reason = f"NumPy is faster where the harmonic mean of M, N and K is below {NUMPY_BELOW}; it is {size:.0f}"
+            reason = "NumPy is faster for thin results, and where M·N·K is below 128³"
             return _numpy_plan(product, settings, threads, reason)
 
     if forced is not None:
