@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
@@ -11,7 +12,7 @@ from typing import Any
 
 import regret
 from contenders import SAMPLE_SECONDS, Arrays, Contender, first_run, one_round, ours
-from measure import AgainstNumPy, settle
+from measure import PAUSE, AgainstNumPy
 from peers import Peer
 from shapes import Shape
 
@@ -81,8 +82,8 @@ def measure(
     Those that can't win any more are left out after two rounds. Where the choice seems to lose, it and what it loses to
     are timed as long again: of hundreds of lines the worst would otherwise be the noisiest.
     """
-    before = settle if threads > 1 else None
-    settle()
+    before = functools.partial(time.sleep, PAUSE) if threads > 1 else None
+    time.sleep(PAUSE)
     for x in contenders:
         first_run(x, arrays, reference)
         if x.estimate < SAMPLE_SECONDS:  # of one call, maybe with cold caches

@@ -18,9 +18,7 @@ L3_SHARE = 0.5  # of L3 that one product's data may count on
 
 NUMPY_PACK = 0.85  # NumPy's packing over ours, in float32
 NUMPY_THIN = 8  # rows or columns of C below which packing never pays
-# Dimensions, for each thread, up to which both predictions are less certain: the engine must win by far; and more so
-# where threads share the work, since each then packs for few rows.
-THIN, THIN_MUST_GAIN, THIN_MUST_GAIN_SHARED = 64, 1.2, 2.0
+THIN, THIN_MUST_GAIN = 64, 1.2  # dimensions below which predictions are less certain: the engine must win by far
 NUMPY_OUTER = 1.1e-9  # seconds that NumPy takes for an element of an outer product, in either dtype
 
 BARRIER = 15e-6  # seconds until all threads have met, and found out

@@ -127,11 +127,8 @@ def in_order(question: Question) -> list[tuple[float, Levels | None]]:
         found.append((numpy_seconds(question.product, question.rates), None))
     found.sort(key=_seconds)
     product = question.product
-    threads = question.rates.threads
-    thin = min(product.M, product.N, product.K) <= constants.THIN * threads
-    best, numpy_must = found[0][0], constants.LEVEL_MUST_GAIN
-    if thin:
-        numpy_must = constants.THIN_MUST_GAIN if threads == 1 else constants.THIN_MUST_GAIN_SHARED
+    thin = min(product.M, product.N, product.K) < constants.THIN
+    best, numpy_must = found[0][0], constants.THIN_MUST_GAIN if thin else constants.LEVEL_MUST_GAIN
     near = [x for x in found if x[0] <= best * (numpy_must if x[1] is None else constants.LEVEL_MUST_GAIN)]
     preferred = min(near, key=_levels)
     found.remove(preferred)
