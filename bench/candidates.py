@@ -18,7 +18,7 @@ from shapes import Shape
 import falcon_numba as fn
 
 FEWEST, MOST = 5, 31  # timings of one contender
-HOPELESS, HOPELESS_AFTER = 1.5, 2  # times the fastest: not timed any more after so many timings
+HOPELESS, HOPELESS_AFTER = 1.3, 2  # times the fastest: not timed any more after so many timings
 CONTESTED = 1.02  # regret or loss from which the contenders concerned are timed as long again
 LEAST_BLOCK = 64  # levels of smaller blocks aren't tried
 WORDS_OF_A_PLAN = ("reason", "seconds", "ranking")  # differ between plans that run the same
@@ -84,7 +84,7 @@ def measure(
     before = settle if threads > 1 else None
     settle()
     for x in contenders:
-        first_run(x, arrays, reference)
+        first_run(x, arrays, reference, 0.1)
         if x.estimate < SAMPLE_SECONDS:  # of one call, maybe with cold caches
             x.estimate = one_timing(x, arrays, min(100, math.ceil(SAMPLE_SECONDS / x.estimate)))
     fastest = min(x.estimate for x in contenders)

@@ -53,14 +53,14 @@ def test_random_shapes():
 def test_workload_shapes():
     from shapes import WORKLOADS, Shape, workload_shapes
 
-    shapes = workload_shapes(100, 2e10)
+    shapes = workload_shapes(100, 8e9)
     assert len(set(shapes)) == 100
-    assert max(s.operations for s in shapes) <= 2e10
-    assert workload_shapes(10, 2e10) == shapes[:10]
+    assert max(s.operations for s in shapes) <= 8e9
+    assert workload_shapes(10, 8e9) == shapes[:10]
     everything = workload_shapes(len(WORKLOADS), math.inf)
     assert set(everything) == {shape for shape, _ in WORKLOADS}
     assert Shape(2048, 1139, 512) in everything
-    assert Shape(int(2e10 / (2 * 4096 * 7168)), 4096, 7168) in workload_shapes(len(WORKLOADS), 2e10)  # fewer tokens
+    assert Shape(int(8e9 / (2 * 4096 * 7168)), 4096, 7168) in workload_shapes(len(WORKLOADS), 8e9)  # fewer tokens
 
 
 def test_verdicts():
