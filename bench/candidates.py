@@ -16,6 +16,7 @@ from peers import Peer
 from shapes import Shape
 
 import falcon_numba as fn
+from falcon_numba.problem import Inadmissible
 
 FEWEST, MOST = 5, 31  # timings of one contender
 HOPELESS, HOPELESS_AFTER = 1.3, 2  # times the fastest: not timed any more after so many timings
@@ -44,7 +45,7 @@ def contenders_for(shape: Shape, dtype: str, candidates: list[str], numpy: Peer)
     for name, options in [(regret.CHOICE, {}), *map(options_of, candidates)]:
         try:
             plan = plan_of(shape, dtype, options)
-        except ValueError:  # doesn't fit into the workspace
+        except Inadmissible:  # doesn't fit into the workspace
             if name == regret.CHOICE:
                 raise
             continue

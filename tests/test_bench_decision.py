@@ -134,6 +134,8 @@ def test_candidates():
     found = candidates.contenders_for(Shape(1300, 1300, 1300), "float32", names, numpy)
     assert candidates.same_work(found) == f"depth {found[0].plan.depth}"
     assert candidates.same_work(found[:2]) == "auto"
+    with pytest.raises(ValueError, match="strasen"):
+        candidates.contenders_for(Shape(300, 300, 300), "float32", ["strasen"], numpy)
 
 
 def command(bench, *arguments):
