@@ -79,7 +79,7 @@ def checked_run(contender: Contender, arrays: Arrays, calls: int = 1) -> float:
 
 
 def first_run(contender: Contender, arrays: Arrays, reference: Judge, long: float = 1.0) -> None:
-    """Touch the memory, see that the result is right, and estimate how long a call takes (unless `long`, by a second)."""
+    """Touch the memory, check the result, and estimate how long a call takes: by a second one unless it is `long`."""
     c = arrays[2]
     c.fill(np.nan)  # what an earlier contender left here must not pass for a result
     seconds = checked_run(contender, arrays)
