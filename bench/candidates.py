@@ -82,12 +82,17 @@ def measure(
     Those that can't win any more are left out after two rounds. Where the choice seems to lose, it and what it loses to
     are timed as long again: of hundreds of lines the worst would otherwise be the noisiest.
     """
-    before = settle if threads > 1 else None
+
+    def rest(x: Contender) -> None:
+        if threads > 1 and x.plan.executor == "numpy":  # our own threads sleep at once
+            settle()
+
     settle()
     for x in contenders:
         first_run(x, arrays, reference, 0.1)
         if x.estimate < SAMPLE_SECONDS:  # of one call, maybe with cold caches
             x.estimate = one_timing(x, arrays, min(100, math.ceil(SAMPLE_SECONDS / x.estimate)))
+        rest(x)
     fastest = min(x.estimate for x in contenders)
     for x in contenders:  # as often as the fastest, but no longer than four times as long
         x.calls = max(1, math.ceil(SAMPLE_SECONDS / max(fastest, x.estimate / 4)))
@@ -96,7 +101,7 @@ def measure(
     def rounds(running: list[Contender], fewest: int, seconds: float) -> None:
         end, done = time.perf_counter() + seconds, 0
         while done < fewest or (done < MOST and time.perf_counter() < end):
-            one_round(running, arrays, order, before)
+            one_round(running, arrays, order, rest)
             done += 1
 
     rounds(contenders, HOPELESS_AFTER, 0.0)

@@ -94,15 +94,15 @@ def one_round(
     contenders: Sequence[Contender],
     arrays: Arrays,
     order: random.Random,
-    before: Callable[[], object] | None = None,
+    after: Callable[[Contender], object] | None = None,
     unpaused: bool = False,
 ) -> None:
-    """One timing of each contender, in a new random order; `before` is called before each timing."""
+    """One timing of each contender, in a new random order; `after` is called after each, with who ran."""
     for contender in order.sample(contenders, len(contenders)):
-        if before is not None:
-            before()
         timings = contender.unpaused if unpaused else contender.samples
         timings.append(checked_run(contender, arrays, contender.calls))
+        if after is not None:
+            after(contender)
 
 
 def set_threads(threads: int, peers: Sequence[Peer]) -> None:

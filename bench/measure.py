@@ -70,12 +70,12 @@ def begin() -> dict[str, Any]:
 def settle(most: float = 2 * PAUSE) -> None:
     """Wait until no thread of this process works any more: a BLAS's workers spin on after a call, each BLAS its time.
 
-    Takes 2 ms where all are asleep already, and `most` seconds at most.
+    Looks at 12 ms at a time (a kernel accounts running threads in ticks of up to 10), and takes `most` seconds at most.
     """
     end = time.perf_counter() + most
     while True:
         wall, cpu = time.perf_counter(), time.process_time()
-        time.sleep(0.002)
+        time.sleep(0.012)
         now = time.perf_counter()
         if time.process_time() - cpu < (now - wall) / 4 or now > end:
             return

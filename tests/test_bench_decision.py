@@ -7,6 +7,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -136,6 +138,23 @@ def test_candidates():
     assert candidates.same_work(found[:2]) == "auto"
     with pytest.raises(ValueError, match="strasen"):
         candidates.contenders_for(Shape(300, 300, 300), "float32", ["strasen"], numpy)
+
+
+def test_settling_waits_for_threads_that_work():
+    from measure import settle
+
+    end = time.perf_counter() + 0.1
+
+    def spin():
+        while time.perf_counter() < end:
+            pass
+
+    threading.Thread(target=spin).start()
+    settle(5.0)
+    assert time.perf_counter() >= end
+    start = time.perf_counter()
+    settle(5.0)
+    assert time.perf_counter() - start < 1.0
 
 
 def command(bench, *arguments):
