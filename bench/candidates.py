@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import random
 import statistics
@@ -12,14 +11,15 @@ from typing import Any
 
 import regret
 from contenders import SAMPLE_SECONDS, Arrays, Contender, first_run, one_round, ours
-from measure import PAUSE, AgainstNumPy
+from measure import AgainstNumPy, settle
 from peers import Peer
 from shapes import Shape
 
 import falcon_numba as fn
+from falcon_numba.problem import Inadmissible
 
 FEWEST, MOST = 5, 31  # timings of one contender
-HOPELESS, HOPELESS_AFTER = 1.5, 2  # times the fastest: not timed any more after so many timings
+HOPELESS, HOPELESS_AFTER = 1.3, 2  # times the fastest: not timed any more after so many timings
 CONTESTED = 1.02  # regret or loss from which the contenders concerned are timed as long again
 LEAST_BLOCK = 64  # levels of smaller blocks aren't tried
 WORDS_OF_A_PLAN = ("reason", "seconds", "ranking")  # differ between plans that run the same
@@ -45,7 +45,7 @@ def contenders_for(shape: Shape, dtype: str, candidates: list[str], numpy: Peer)
     for name, options in [(regret.CHOICE, {}), *map(options_of, candidates)]:
         try:
             plan = plan_of(shape, dtype, options)
-        except ValueError:  # doesn't fit into the workspace
+        except Inadmissible:  # doesn't fit into the workspace
             if name == regret.CHOICE:
                 raise
             continue
@@ -82,12 +82,17 @@ def measure(
     Those that can't win any more are left out after two rounds. Where the choice seems to lose, it and what it loses to
     are timed as long again: of hundreds of lines the worst would otherwise be the noisiest.
     """
-    before = functools.partial(time.sleep, PAUSE) if threads > 1 else None
-    time.sleep(PAUSE)
+
+    def rest(x: Contender) -> None:
+        if threads > 1 and x.plan.executor == "numpy":  # our own threads sleep at once
+            settle()
+
+    settle()
     for x in contenders:
-        first_run(x, arrays, reference)
+        first_run(x, arrays, reference, 0.1)
         if x.estimate < SAMPLE_SECONDS:  # of one call, maybe with cold caches
             x.estimate = one_timing(x, arrays, min(100, math.ceil(SAMPLE_SECONDS / x.estimate)))
+        rest(x)
     fastest = min(x.estimate for x in contenders)
     for x in contenders:  # as often as the fastest, but no longer than four times as long
         x.calls = max(1, math.ceil(SAMPLE_SECONDS / max(fastest, x.estimate / 4)))
@@ -96,7 +101,7 @@ def measure(
     def rounds(running: list[Contender], fewest: int, seconds: float) -> None:
         end, done = time.perf_counter() + seconds, 0
         while done < fewest or (done < MOST and time.perf_counter() < end):
-            one_round(running, arrays, order, before)
+            one_round(running, arrays, order, rest)
             done += 1
 
     rounds(contenders, HOPELESS_AFTER, 0.0)

@@ -78,8 +78,8 @@ def checked_run(contender: Contender, arrays: Arrays, calls: int = 1) -> float:
     return seconds
 
 
-def first_run(contender: Contender, arrays: Arrays, reference: Judge) -> None:
-    """Touch the memory, see that the result is right, and estimate how long a call takes."""
+def first_run(contender: Contender, arrays: Arrays, reference: Judge, long: float = 1.0) -> None:
+    """Touch the memory, check the result, and estimate how long a call takes: by a second one unless it is `long`."""
     c = arrays[2]
     c.fill(np.nan)  # what an earlier contender left here must not pass for a result
     seconds = checked_run(contender, arrays)
@@ -87,22 +87,22 @@ def first_run(contender: Contender, arrays: Arrays, reference: Judge) -> None:
     bound = math.inf if contender.plan is None else contender.plan.error_bound + np.finfo(c.dtype).eps
     if not contender.error <= bound:
         raise RuntimeError(f"{contender.name}: wrong result, error {contender.error:.2g}, bound {bound:.2g}")
-    contender.estimate = min(seconds, checked_run(contender, arrays)) if seconds < 1 else seconds
+    contender.estimate = min(seconds, checked_run(contender, arrays)) if seconds < long else seconds
 
 
 def one_round(
     contenders: Sequence[Contender],
     arrays: Arrays,
     order: random.Random,
-    before: Callable[[], object] | None = None,
+    after: Callable[[Contender], object] | None = None,
     unpaused: bool = False,
 ) -> None:
-    """One timing of each contender, in a new random order; `before` is called before each timing."""
+    """One timing of each contender, in a new random order; `after` is called after each, with who ran."""
     for contender in order.sample(contenders, len(contenders)):
-        if before is not None:
-            before()
         timings = contender.unpaused if unpaused else contender.samples
         timings.append(checked_run(contender, arrays, contender.calls))
+        if after is not None:
+            after(contender)
 
 
 def set_threads(threads: int, peers: Sequence[Peer]) -> None:

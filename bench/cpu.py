@@ -8,7 +8,6 @@ README.md in this folder says what is measured and how.
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 import random
 import statistics
@@ -45,8 +44,9 @@ def measure(contenders: list[Contender], shape: Shape, dtype: str, pause: float,
     each_round = sum(calls * x.estimate + pause for x in contenders)
     repetitions = max(FEWEST, min(MOST, int(seconds / each_round))) // 2 * 2 + 1
     order = random.Random(0)
+    time.sleep(pause)
     for _ in range(repetitions):
-        one_round(contenders, arrays, order, functools.partial(time.sleep, pause) if pause else None)
+        one_round(contenders, arrays, order, (lambda _: time.sleep(pause)) if pause else None)
     for _ in range(repetitions if unpaused else 0):
         one_round(contenders, arrays, order, unpaused=True)
     return calls

@@ -61,7 +61,8 @@ def key_of(line: must.Line) -> tuple[Shape, str, int]:
 
 def cost(job: Job, seconds: float) -> float:
     """Seconds that a line takes, roughly: to tell how much is left."""
-    return seconds + 0.2 + 20 * job.shape.operations / (5e10 * job.threads)
+    rate = (4e10 if job.dtype == "float64" else 8e10) * job.threads
+    return seconds + (0.2 if job.threads == 1 else 0.7) + 30 * job.shape.operations / rate
 
 
 def run(args: argparse.Namespace, data: dict[str, Any]) -> Iterator[must.Line]:
@@ -140,13 +141,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--random", type=int, metavar="N", help="random shapes (200)")
     parser.add_argument("--workload", type=int, metavar="N", help="shapes of real programs (100)")
     parser.add_argument("--shapes", nargs="+", metavar="N|MxNxK|B*MxNxK", help="these shapes instead")
-    parser.add_argument("--most-flops", type=float, help="2MNK of all shapes but --shapes, at most (2e10)")
-    parser.add_argument("--seconds", type=float, help="about so long for each line, at least 5 timings (0.3)")
-    parser.add_argument("--quick", action="store_true", help="16 and 8 shapes up to 4e9, 0.15 s, unless given")
+    parser.add_argument("--most-flops", type=float, help="2MNK of all shapes but --shapes, at most (8e9)")
+    parser.add_argument("--seconds", type=float, help="about so long for each line, at least 5 timings (0.2)")
+    parser.add_argument("--quick", action="store_true", help="16 and 8 shapes up to 4e9, 0.1 s, unless given")
     parser.add_argument(
         "--candidates",
         nargs="+",
-        default=["numpy", "0", "1", "2", "3"],
+        default=["numpy", "0", "1", "2", "3", "hk233", "hk332", "strassen,hk233", "strassen,hk332"],
         help="numpy, depths, and schemes: winograd, or one for each level as in strassen,hk223",
     )
     parser.add_argument("--check", choices=("must",), help="print what is asked, and whether it is met")
@@ -154,9 +155,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--replan", action="store_true", help="with --from: judge what the code would choose now")
     parser.add_argument("-o", "--output", help="JSON file; lines that are in it already are not measured again")
     args = parser.parse_args(arguments)
-    defaults = {"random": 16, "workload": 8, "most_flops": 4e9, "seconds": 0.15}
+    defaults = {"random": 16, "workload": 8, "most_flops": 4e9, "seconds": 0.1}
     if not args.quick:
-        defaults = {"random": 200, "workload": 100, "most_flops": 2e10, "seconds": 0.3}
+        defaults = {"random": 200, "workload": 100, "most_flops": 8e9, "seconds": 0.2}
     for name, value in defaults.items():
         if getattr(args, name) is None:
             setattr(args, name, value)

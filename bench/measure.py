@@ -67,6 +67,20 @@ def begin() -> dict[str, Any]:
     return data
 
 
+def settle(most: float = 2 * PAUSE) -> None:
+    """Wait until no thread of this process works any more: a BLAS's workers spin on after a call, each BLAS its time.
+
+    Looks at 12 ms at a time (a kernel accounts running threads in ticks of up to 10), and takes `most` seconds at most.
+    """
+    end = time.perf_counter() + most
+    while True:
+        wall, cpu = time.perf_counter(), time.process_time()
+        time.sleep(0.012)
+        now = time.perf_counter()
+        if time.process_time() - cpu < (now - wall) / 4 or now > end:
+            return
+
+
 def write_json(path: str | Path, data: dict[str, Any]) -> None:
     """Whole or not at all."""
     temporary = Path(f"{path}.tmp")

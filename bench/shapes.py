@@ -131,7 +131,7 @@ WORKLOADS: tuple[tuple[Shape, str], ...] = (
     # Muon's X·Xᵀ: the same file.
     *((Shape(M, M, K), "MNK") for M, K in ((4608, 5120), (1536, 5120), (576, 5120), (4096, 7168), (7168, 2048))),
     # Llama 3 and Qwen 2.5: benchmarks/kernels/weight_shapes.py of github.com/vllm-project/vllm.
-    *((Shape(M, N, K), "M") for N, K in LLAMA_3_8B for M in (16, 128, 512, 2048)),
+    *((Shape(M, N, K), "M") for N, K in LLAMA_3_8B for M in (16, 32, 128, 512, 2048)),
     *((Shape(M, N, K), "M") for N, K in LLAMA_3_70B for M in (16, 256, 2048)),
     *((Shape(M, N, K), "M") for N, K in QWEN_2_5 for M in (16, 64, 256, 2048)),
     # A transformer's ragged batches: scripts/performance/transformer.sh of github.com/ROCm/rocBLAS.

@@ -7,6 +7,8 @@ import math
 import os
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -53,14 +55,14 @@ def test_random_shapes():
 def test_workload_shapes():
     from shapes import WORKLOADS, Shape, workload_shapes
 
-    shapes = workload_shapes(100, 2e10)
+    shapes = workload_shapes(100, 8e9)
     assert len(set(shapes)) == 100
-    assert max(s.operations for s in shapes) <= 2e10
-    assert workload_shapes(10, 2e10) == shapes[:10]
+    assert max(s.operations for s in shapes) <= 8e9
+    assert workload_shapes(10, 8e9) == shapes[:10]
     everything = workload_shapes(len(WORKLOADS), math.inf)
     assert set(everything) == {shape for shape, _ in WORKLOADS}
     assert Shape(2048, 1139, 512) in everything
-    assert Shape(int(2e10 / (2 * 4096 * 7168)), 4096, 7168) in workload_shapes(len(WORKLOADS), 2e10)  # fewer tokens
+    assert Shape(int(8e9 / (2 * 4096 * 7168)), 4096, 7168) in workload_shapes(len(WORKLOADS), 8e9)  # fewer tokens
 
 
 def test_verdicts():
@@ -132,9 +134,28 @@ def test_candidates():
     assert [x.plan.scheme for x in found[2:]] == ["classical", "strassen", "strassen,strassen", "winograd"]
     assert candidates.same_work(found) == "numpy"
     found = candidates.contenders_for(Shape(1300, 1300, 1300), "float32", names, numpy)
-    same = candidates.same_work(found)
-    assert next(x for x in found if x.name == same).plan == found[0].plan
+    same = next(x.plan for x in found if x.name == candidates.same_work(found))
+    assert (same.executor, same.levels) == (found[0].plan.executor, found[0].plan.levels)
     assert candidates.same_work(found[:2]) == "auto"
+    with pytest.raises(ValueError, match="strasen"):
+        candidates.contenders_for(Shape(300, 300, 300), "float32", ["strasen"], numpy)
+
+
+def test_settling_waits_for_threads_that_work():
+    from measure import settle
+
+    end = time.perf_counter() + 0.1
+
+    def spin():
+        while time.perf_counter() < end:
+            pass
+
+    threading.Thread(target=spin).start()
+    settle(5.0)
+    assert time.perf_counter() >= end
+    start = time.perf_counter()
+    settle(5.0)
+    assert time.perf_counter() - start < 1.0
 
 
 def command(bench, *arguments):
