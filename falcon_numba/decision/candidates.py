@@ -13,8 +13,12 @@ from . import roofline as r
 # Strassen's scheme needs the fewest additions for what it saves; ⟨2,3,3;15⟩ saves more than one level of it and less
 # than two, and its grids fit other shapes. Schemes of higher rank in the catalogue lose everywhere on a CPU: what
 # ⟨3,3,3;23⟩ saves beside ⟨2,3,3;15⟩ is less than what its 51 terms a side cost.
+# In front of it one level of Strassen's pays; a third level only where all three are Strassen's: hundreds of products of
+# many terms were measured to be slower than predicted.
 SINGLE = ("strassen", "hk233", "hk323", "hk332")
-OUTER_LEVELS = 2  # of Strassen's scheme in front of one of SINGLE
+AUTO = ((), *((name,) for name in SINGLE), *(("strassen", name) for name in SINGLE), ("strassen",) * 3)
+
+
 INNER, OUTER = (r.INNER_R, r.INNER_MN, r.INNER_W), (r.OUTER_R, r.OUTER_MN, r.OUTER_W)
 
 
@@ -28,11 +32,7 @@ class Candidates(NamedTuple):
 @functools.cache
 def auto_candidates() -> Candidates:
     """What is chosen from where neither a scheme nor a depth is asked for."""
-    strassen = resolve_scheme("strassen")
-    levels: list[tuple[Scheme, ...]] = [()]
-    for outer in range(OUTER_LEVELS + 1):
-        levels += [(strassen,) * outer + (resolve_scheme(name),) for name in SINGLE]
-    return candidates(tuple(levels))
+    return candidates(tuple(tuple(map(resolve_scheme, names)) for names in AUTO))
 
 
 @functools.lru_cache(maxsize=256)
