@@ -8,15 +8,12 @@ anything wrong with it means compiling anew.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import logging
-import os
 import pickle
 import platform
 import sys
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -26,7 +23,7 @@ import numpy as np
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 
-from .folders import cache_folder
+from .folders import cache_folder, write_whole
 
 
 @functools.cache
@@ -99,16 +96,7 @@ class DiskCache(_Cache):
             if file is None:
                 return
             payload = numba.core.serialize.dumps(data._reduce())
-            file.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".tmp")
-            try:
-                with os.fdopen(handle, "wb") as stream:
-                    stream.write(hashlib.sha256(payload).digest() + payload)
-                os.replace(temporary, file)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
+            write_whole(file, hashlib.sha256(payload).digest() + payload)
         except OSError as error:
             _warn_once(f"falcon_numba: compiled kernels can't be kept in {cache_folder()} ({error.strerror or error})")
 

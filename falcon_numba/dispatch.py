@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numba
 import numpy as np
 
-from .algorithms import FlatScheme, Scheme, flatten, resolve_scheme
+from .algorithms import FlatScheme, flatten, resolve_scheme
 from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, change_blocks, engine_for, scale, scaling_for, table_of
@@ -152,17 +152,15 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     if plan is None:
         plan = plan_product(M, N, K, dtype, settings, batch)
         if settings.tune:
-            plan = tuned(plan, problem, _run_untraced, functools.partial(_with_levels, settings))
+            plan = tuned(plan, problem, _run_untraced, functools.partial(_with_options, settings))
     else:
         plan.check(M, N, K, batch, dtype.name)
     return _run(problem, plan)
 
 
-def _with_levels(settings: Settings, plan: Plan, levels: tuple[Scheme, ...] | None) -> Plan:
-    """The plan for the same product by these levels (None: by NumPy) under the same limits."""
-    forced = {"executor": "numpy"} if levels is None else {"executor": "cpu", "depth": len(levels)}
-    scheme = levels or "auto"
-    settings = replace(settings, tune=False, scheme=scheme, **forced)
+def _with_options(settings: Settings, plan: Plan, options: dict[str, Any]) -> Plan:
+    """The plan for the same product with other options, under the same limits."""
+    settings = replace(settings, tune=False, **options)
     return plan_product(plan.M, plan.N, plan.K, np.dtype(plan.dtype), settings, plan.batch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -92,17 +93,11 @@ def explain(a: Any, b: Any, *, top: int = 4, **options: Any) -> Explanation:
         "accuracy": plan.accuracy,
     }
     for x in entries:
-        runs = not x.verdict.startswith("can't") and (len(products) < top or x.levels is None)
-        if runs and x.levels is None:
+        if x.runs and x.levels is not None and len(products) < top:
+            products[x.name] = x.seconds, functools.partial(run, a, b, **x.options, **limits)
+        elif x.runs and x.levels is None:
             products[x.name] = x.seconds, functools.partial(np.matmul, a, b)
-        elif runs:
-            forced: dict[str, Any] = {"scheme": x.levels} if x.levels else {"depth": 0}
-            products[x.name] = x.seconds, functools.partial(run, a, b, executor="cpu", **forced, **limits)
-    if "NumPy" not in products:
-        products["NumPy"] = (
-            plan.seconds if plan.executor == "numpy" else float("nan"),
-            functools.partial(np.matmul, a, b),
-        )
+    products.setdefault("NumPy", (math.nan, functools.partial(np.matmul, a, b)))
     chosen = entries[0].name if entries else "NumPy"
     samples: dict[str, list[float]] = {name: [] for name in products}
     for _, product in products.values():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -24,3 +26,22 @@ def cache_folder() -> Path | None:
     if not home.is_absolute():  # nobody knows the home folder: "~" is no place for files that will be trusted
         return None
     return home / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "falcon_numba"
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Replace a file by one with this content: other processes see the old one or the new one, never a part.
+
+    Raises
+    ------
+    OSError
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.replace(temporary, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

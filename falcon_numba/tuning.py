@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,7 @@ MOST = 3  # candidates
 REPEATS = 3  # timings of each, interleaved
 
 Run = Callable[[Problem, Plan], object]
-MakePlan = Callable[["Plan", "tuple | None"], Plan]
+MakePlan = Callable[[Plan, "dict[str, Any]"], Plan]
 
 _lock = threading.Lock()
 _winners: dict[Plan, Plan] = {}
@@ -34,16 +35,17 @@ def tuned(plan: Plan, problem: Problem, run: Run, make_plan: MakePlan) -> Plan:
     problem : Problem
         Its operands are read; `c` is left alone: timings write to an array of their own.
     run : callable (problem, plan)
-    make_plan : callable (plan, levels or None for NumPy) -> Plan
+    make_plan : callable (plan, options) -> Plan
+        For the same product, with these options.
     """
     found = _winners.get(plan)
     if found is not None or plan.ranking is None:
         return found or plan
-    entries = [x for x in plan.ranking.entries() if not x.verdict.startswith("can't")]
+    entries = [x for x in plan.ranking.entries() if x.runs]
     near = [x for x in entries if x.seconds <= NEAR * plan.seconds][:MOST]
     winner = plan
     if len(near) > 1:
-        plans = [make_plan(plan, x.levels) for x in near]
+        plans = [make_plan(plan, x.options) for x in near]
         spare = _into(np.empty_like(problem.c), problem)
         samples: list[list[float]] = [[] for _ in plans]
         for _ in range(REPEATS + 1):

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..decision.constants import A_SHARE, CHUNKS_TIMES_RANK, HIGH, MOST_N2, WIDEST
 from ..decision.hardware import hardware
 from ..problem import Inadmissible
 from .pack import scratch_bytes
@@ -24,14 +25,11 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 DEFAULT_SHARED, DEFAULT_PER_THREAD = 512 * MIB, 32 * MIB
-A_SHARE, TARGET_SHARE = 32 * MIB, 20 * MIB  # of the workspace for each thread, at most
+TARGET_SHARE = 20 * MIB  # of the workspace for each thread, at most
 A_OF_L2, H_OF_L2 = 15 / 32, 1.0  # sizes of what one thread works on: MC rows of A, the sums H
 MOST_A_BYTES = 2**19  # of the former: larger ones don't gain, and a CPU may be half of a core that shares its L2
-MOST_MC, MOST_N2 = 384, 512
-HIGH = 96  # rows of packed A that must fit, for the products of more levels to be computed together
-WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
+MOST_MC = 384
 B_SHARE = 0.8  # of the shared workspace, for packed B
-CHUNKS_TIMES_RANK = 8  # chunks of K that targets collect before C is touched, times the rank
 
 
 @dataclass(frozen=True, slots=True)

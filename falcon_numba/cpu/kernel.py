@@ -20,10 +20,11 @@ from numba.core.targetconfig import ConfigStack
 from numba.extending import intrinsic, register_jitable
 
 from ..algorithms import flatten
+from ..decision.constants import CHUNKS_TIMES_RANK
 from ..decision.hardware import isa_family
 from ..diskcache import DiskCache, source_hash
 from . import worker as w
-from .blocking import CHUNKS_TIMES_RANK, choose_blocks, default_limit, even, up
+from .blocking import choose_blocks, default_limit, even, up
 from .engine import engine_for
 from .pack import Terms, scratch_bytes
 from .simd import I64, inner_of, named

@@ -25,11 +25,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, inner_of, make_memory, peek_i64, phi
+from ..decision.constants import ROWS_STEP
+from .simd import CACHE_LINE, I64, Vec, c64, inner_of, make_memory, peek_i64, phi
 from .spec import KernelSpec
 
-CACHE_LINE = 64
-ROWS_STEP = 4  # tiles of so many rows more or less have code of their own, for the edges
 UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B
 
 

@@ -24,10 +24,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64, prefetch
+from .simd import CACHE_LINE, I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64, prefetch
 from .spec import KernelSpec
 
-CACHE_LINE = 64
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
 STAGE_BYTES = 64 * 1024  # staged rows of all strips: they may live in L2
 STRIP_MOST = 4096  # bytes of one strip at most; also the length of the strip of zeros

@@ -33,6 +33,7 @@ def inner_of(*key):
     return lambda function: inner(named(function, *key))
 
 
+CACHE_LINE = 64  # bytes
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 
 

@@ -36,11 +36,6 @@ def auto_candidates() -> Candidates:
 
 
 @functools.lru_cache(maxsize=256)
-def depths_of(scheme: Scheme, most: int) -> Candidates:
-    """One to `most` levels of one scheme."""
-    return candidates(tuple((scheme,) * depth for depth in range(1, most + 1)))
-
-
 def candidates(levels: tuple[tuple[Scheme, ...], ...]) -> Candidates:
     """The table of these candidates."""
     return Candidates(levels, np.array([_row(one) for one in levels]))

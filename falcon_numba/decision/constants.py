@@ -25,12 +25,12 @@ BARRIER = 15e-6  # seconds until all threads have met, and found out
 LAST_PIECE = 1 / 8  # of the work of one thread's tiles: what the others wait for, on average
 LEVEL_MUST_GAIN = 1.01  # a deeper plan must be faster by this factor: equal times are no reason for larger errors
 
-# The engine's block sizes, as far as times depend on them (`cpu/blocking.py` has the exact rules).
-ROWS_STEP = 4  # rows to which the micro-kernel rounds up
-SHARED_A, SHARED_B = 64e6, 410e6  # bytes of packed A and B of one pass
-HIGH, WIDE = 96, 1024  # rows of A and columns of B of which all products must fit into that together
-WIDEST = (4096.0, 2048.0, 1024.0)  # NC at depth 0, 1 and more
+# Sizes by which the engine chooses its blocks (`cpu/blocking.py` has the rules), and what the model makes of others.
+ROWS_STEP = 4  # tiles of so many rows more or less have code of their own, for the edges
+A_SHARE = 32 * 2**20  # bytes of all packed A_r for one thread, at most
 MOST_N2 = 512
+HIGH = 96  # rows of packed A that must fit, for the products of more levels to be computed together
+WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more
+CHUNKS_TIMES_RANK = 8  # chunks of K that targets collect before C is touched, times the rank
+SHARED_A, SHARED_B = 64e6, 410e6  # bytes of packed A and B of one pass
 A_BYTES = 480e3  # of one packed A_r in L2
-A_SHARE = 32 * 2**20  # bytes of all packed A_r for one thread
-CHUNKS_TIMES_RANK = 8

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..algorithms import Scheme
 from ..problem import Inadmissible
 from . import roofline
-from .predict import Question, engine_times, in_order, numpy_seconds
+from .predict import Question, engine_times, in_order
 
 Check = Callable[["tuple[Scheme, ...] | None"], "tuple[float, int]"]
 
@@ -46,6 +47,18 @@ class Entry:
     workspace_bytes: int
     verdict: str
 
+    @property
+    def runs(self) -> bool:
+        """Whether it is admissible."""
+        return not math.isnan(self.error_bound)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that force it."""
+        if self.levels is None:
+            return {"executor": "numpy", "scheme": "auto"}
+        return {"executor": "cpu", "scheme": self.levels or "auto", "depth": len(self.levels)}
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -78,13 +91,9 @@ class Ranking:
             except Inadmissible as error:
                 bound, workspace, verdict = math.nan, 0, f"can't run: {error}"
             entry = Entry(name_of(levels), levels, seconds, stages, moved, operations, bound, workspace, verdict)
-            (refused if verdict.startswith("can't") else entries).append(entry)
-            best = best or (None if entry in refused else entry)
+            (entries if entry.runs else refused).append(entry)
+            best = entries[0] if entries else None
         return entries + refused
-
-    def numpy_seconds(self) -> float:
-        """Predicted time of NumPy's product."""
-        return numpy_seconds(self.question.product, self.question.rates)
 
 
 def name_of(levels: tuple[Scheme, ...] | None) -> str:

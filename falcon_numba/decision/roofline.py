@@ -118,7 +118,7 @@ def stage_times(x, M, N, K, machine, out):
     row = KC * size
     together = x[R_]
     for apart in (x[R_] / x[FIRST_R], x[INNER_R], 1.0):  # of the products, those of fewer and fewer levels
-        if together * row * c.HIGH > c.SHARED_A or together * row * min(c.WIDE, max(high, wide)) > c.SHARED_B:
+        if together * row * c.HIGH > c.SHARED_A or together * row * min(c.WIDEST[-1], max(high, wide)) > c.SHARED_B:
             together = apart
     flushed = max(1.0, np.floor(c.CHUNKS_TIMES_RANK / x[R_]))
     passes = np.ceil(chunks / flushed) * (x[R_] / together)
@@ -155,7 +155,7 @@ def stage_times(x, M, N, K, machine, out):
     if team > 1:
         tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one
         barriers = 2 * passes * rounds * np.ceil(h / (team * tall))
-        idle = max(team * c.LAST_PIECE * (barriers / 2) / tiles, 0.0)
+        idle = team * c.LAST_PIECE * (barriers / 2) / tiles
         out[CALL] = barriers * c.BARRIER + idle * out[KERNEL]
     out[MOVED] = guarded + moved_a + moved_b + streamed + updated
     out[FLOPS] = 2 * x[R_] * high * wide * d + 2 * (x[U_] * h * d * rounds + x[V_] * d * w)

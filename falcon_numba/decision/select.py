@@ -18,7 +18,7 @@ from ..algorithms import FlatScheme, Scheme, flatten, levels_growth, resolve_sch
 from ..numerics.bounds import error_bound, unit_roundoff
 from ..planning import Plan
 from ..problem import Inadmissible
-from .candidates import Candidates, auto_candidates, candidates, depths_of
+from .candidates import Candidates, auto_candidates, candidates
 from .hardware import hardware
 from .predict import Kernel, Product, Question, in_order, numpy_is_surely_faster, whole_products
 from .ranking import Ranking, name_of
@@ -173,7 +173,7 @@ def _depths_of(scheme: Scheme) -> Candidates:
     if scheme.rank == 1:
         return candidates(((),))
     most = min(math.log(MOST_RANK, scheme.rank), math.log(MOST_GRID, max(scheme.grid)), MOST_AUTO_DEPTH)
-    return depths_of(scheme, max(1, math.floor(most)))
+    return candidates(tuple((scheme,) * depth for depth in range(1, max(1, math.floor(most)) + 1)))
 
 
 def _check(

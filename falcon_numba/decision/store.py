@@ -17,14 +17,13 @@ import errno
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..folders import cache_folder
+from ..folders import cache_folder, write_whole
 from .hardware import hardware
 
 FORMAT = 1
@@ -90,7 +89,7 @@ def write_entry(file: Path, key: str, change: Callable[[Any], dict[str, Any]]) -
         date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         machines[key] = {**change(machines.get(key)), "date": date}
         text = json.dumps({"format": FORMAT, "machines": machines}, indent=1, ensure_ascii=False) + "\n"
-        _replace(file, text)
+        write_whole(file, text.encode("utf-8"))
 
 
 def _machines(file: Path) -> dict[str, Any]:
@@ -114,18 +113,6 @@ def _machines(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("machines"), dict):
         raise Unusable(f"no calibration file of format {FORMAT}")
     return data["machines"]
-
-
-def _replace(file: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=file.name, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 @contextlib.contextmanager
