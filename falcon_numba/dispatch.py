@@ -228,7 +228,7 @@ class _Launch(NamedTuple):
 def _launch(plan: Plan, turned: bool) -> _Launch:
     scheme, blocks = flatten(plan.levels), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
-    if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, PRODUCTS, OUTER) is the same
+    if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, FIRST, OUTER) is the same
         scheme = scheme.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
         blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme)

@@ -48,11 +48,12 @@ def test_blocks(data, M, N, K, spec, depth):
     assert spec.MR <= got.MC < leaf[0] + spec.MR
     assert spec.NR <= got.NC < leaf[2] + spec.NR
     assert spec.VL <= got.KC < leaf[1] + spec.VL
-    inner = math.prod(scheme.ranks[got.OUTER :])  # products whose sums H are complete when they are added to T
-    assert math.prod(scheme.ranks) % got.PRODUCTS == got.PRODUCTS % inner == 0
+    assert math.prod(scheme.ranks[got.FIRST :]) == got.PRODUCTS
+    # The last level's sums are H, if any are.
+    assert max(len(scheme.ranks) - 1, got.FIRST) == got.FIRST + got.OUTER
 
     def arithmetic(blocks):
-        return blocks.KC, blocks.CHUNKS, blocks.PRODUCTS, blocks.OUTER
+        return blocks.KC, blocks.CHUNKS, blocks.FIRST, blocks.OUTER
 
     # The order of additions: the same for any number of threads, and for the transposed product.
     assert arithmetic(got) == arithmetic(blocks(M, N, scheme, 1)) == arithmetic(blocks(N, M, scheme.transposed, 1))

@@ -2,9 +2,9 @@
 
 A piece of packed A takes half of L2, the sums H of MC × N2 as much as L2 (they come and go, A stays), packed B as much
 as its budget allows; the constants were measured on a Zen 4 (1 MB L2) and on a server Xeon (2 MB L2). KC, CHUNKS,
-PRODUCTS and OUTER decide the order of additions, so they depend on the kernel, the shape, the scheme and the workspace
+FIRST and OUTER decide the order of additions, so they depend on the kernel, the shape, the scheme and the workspace
 limit only, never on the machine or the number of threads; MA, MC, NC and N2 only decide the schedule. Where the packed
-forms of all products don't fit, the products of one outer level after the other are computed, each pass adding to C.
+forms of all products don't fit, those of the first levels are computed one after the other, each pass adding to C.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ B_SHARE = 0.8  # of the shared workspace, for packed B
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Block sizes (elements; CHUNKS, PRODUCTS and OUTER are counts) and what they need.
+    """Block sizes (elements; CHUNKS, FIRST, OUTER and PRODUCTS are counts) and what they need.
 
-    Of the levels, the OUTER outermost ones have sums T, the others H; PRODUCTS is a multiple of the products of the
-    others. `target_bytes` (of all H and T) and `scratch_bytes` are per thread, `a_bytes` and `b_bytes` per team.
+    Of the levels, the products of the FIRST outermost ones are computed one after the other, the next OUTER ones have
+    sums T, the last one, if there is one left, H. PRODUCTS is the number of products of all but the first levels.
+    `target_bytes` (of all H and T) and `scratch_bytes` are per thread, `a_bytes` and `b_bytes` per team.
     """
 
     KC: int
     CHUNKS: int
-    PRODUCTS: int
+    FIRST: int
     OUTER: int
+    PRODUCTS: int
     MA: int
     MC: int
     NC: int
@@ -56,7 +58,7 @@ class Blocks:
     @property
     def form_of_b(self) -> tuple[int, int, int, int]:
         """What the form of a packed B depends on."""
-        return self.KC, self.CHUNKS, self.PRODUCTS, self.NC
+        return self.KC, self.CHUNKS, self.FIRST, self.NC
 
     def workspace(self, threads: int, teams: int) -> int:
         """Bytes for `threads` threads in `teams` teams."""
@@ -107,20 +109,20 @@ def choose_blocks(
     shared = min(limit, DEFAULT_SHARED)
     KC = even(d, spec.KC, VL)
     high, wide = min(HIGH, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
-    for apart in range(len(ranks) + 1):  # the products of fewer and fewer levels together
-        products = math.prod(ranks[apart:])
+    for first in range(len(ranks) + 1):  # the products of fewer and fewer levels together
+        products = math.prod(ranks[first:])
         row = products * KC * size
         if row * high <= shared // 8 and row * wide <= shared * B_SHARE:
             break
     KC = min(KC, max(VL, shared // 8 // (products * MR * size) // VL * VL))
     fitting = shared // 8 // (products * KC * MR * size)
-    OUTER = len(ranks) if apart == len(ranks) else len(ranks) - 1
+    outer = max(0, len(ranks) - first - 1)
     chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // math.prod(ranks), fitting))
 
     # What only decides the schedule.
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
-    inner = math.prod(m * n for m, _, n in scheme.grids[OUTER:])
-    targets = inner + (m * n if OUTER else 0)
+    inner, sums = (math.prod(m * n for m, _, n in scheme.grids[i:]) for i in (first + outer, first))
+    targets = sums + (inner if outer else 0)
     team = threads // teams
     budget = min(A_SHARE * team, limit // (4 * teams)) // row // MR * MR
     on_chip = min(int(A_OF_L2 * hardware().l2), MOST_A_BYTES) // (KC * size) // MR * MR
@@ -140,4 +142,4 @@ def choose_blocks(
         )
     NC = even(w, WIDEST[min(len(ranks), len(WIDEST) - 1)], NR)
     NC = min(NC, up(-(-w // -(-w // left)), NR))
-    return Blocks(KC, chunks, products, OUTER, MA, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)
+    return Blocks(KC, chunks, first, outer, products, MA, MC, NC, N2, a_bytes, up(NC * row, 64), target_bytes, scratch)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..algorithms.flatten import FlatScheme
 
 
-BLOCK_SIZES = slice(w.BLOCK_KC, w.BLOCK_PRODUCTS + 1)  # columns of the table
+BLOCK_SIZES = slice(w.BLOCK_KC, w.BLOCK_N2 + 1)  # columns of the table
 
 
 class Scaling(NamedTuple):
@@ -152,7 +152,7 @@ class Engine:
         whole: bool = False,
     ) -> int:
         """`run` for products that `table_of` has written down with these `blocks`; the arrays must outlive the run."""
-        tables = _tables(scheme, blocks.OUTER, self.spec.dtype)
+        tables = _tables(scheme, blocks.FIRST, blocks.OUTER, self.spec.dtype)
         clock = self.clock  # kept alive here until the run is over
         if clock is not None and len(clock) < threads:
             raise ValueError(f"the clock has rows for {len(clock)} threads, the run has {threads}")
@@ -209,7 +209,7 @@ def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
 
 
 def _block_sizes(blocks: Blocks) -> tuple[int, ...]:
-    return blocks.KC, blocks.CHUNKS, blocks.MA, blocks.MC, blocks.NC, blocks.N2, blocks.PRODUCTS
+    return blocks.KC, blocks.CHUNKS, blocks.MA, blocks.MC, blocks.NC, blocks.N2
 
 
 def change_blocks(products: np.ndarray, blocks: Blocks) -> None:
@@ -224,12 +224,14 @@ def scale(products: np.ndarray, scalings: Sequence[Scaling]) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(scheme: FlatScheme, outer: int, dtype: str) -> w.Tables:
+def _tables(scheme: FlatScheme, first: int, outer: int, dtype: str) -> w.Tables:
     """The scheme as the worker wants it: writable contiguous arrays, coefficients in the lane dtype."""
-    outside, inside = scheme.split(outer)
-    parts = scheme.U, scheme.V, outside.W, inside.W
+    before, others = scheme.split(first)
+    outside, inside = others.split(outer)
+    parts = before.U, before.V, before.W, others.U, others.V, outside.W, inside.W
     terms = (Terms(t.ptr.copy(), t.block.copy(), t.coef.astype(dtype)) for t in parts)
-    return w.Tables(np.array(scheme.grid, np.int64), np.array(inside.grid, np.int64), *terms)
+    grids = (np.array(x.grid, np.int64) for x in (scheme, before, inside))
+    return w.Tables(*grids, *terms)
 
 
 @functools.cache

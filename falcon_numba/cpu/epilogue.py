@@ -134,8 +134,8 @@ def make_flush(spec: KernelSpec, portable: bool):
 
     Returns
     -------
-    flush : Numba function (c, (row_step, column_step), rows, columns, target, tiles, alpha, beta, reads, row_exponents,
-        exponents, buffer)
+    flush : Numba function (c, (row_step, column_step), (rows, columns, tiles), target, alpha, beta, reads,
+        (row_exponents, exponents), buffer)
         `c` is the address of the first element, `tiles` the tiles in a column of the target. A C whose columns are
         not contiguous goes through `buffer`, a contiguous row.
     """
@@ -146,8 +146,8 @@ def make_flush(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
-    def flush(c, steps, rows, columns, target, tiles, alpha, beta, reads, row_exponents, exponents, buffer):
-        row_step, column_step = steps
+    def flush(c, steps, sizes, target, alpha, beta, reads, exponents_of, buffer):
+        (row_step, column_step), (rows, columns, tiles), (row_exponents, exponents) = steps, sizes, exponents_of
         tile_bytes = MR * NR * size
         for i in range(rows):
             line = c + i * row_step

@@ -52,9 +52,8 @@ def make_entry(worker, dtype: str):
         buffers = _buffers(a, 0, b, 0, targets, 0, 0, scratch, 0, 0, 0)
         products = carray(product, (1, _columns))
         zero, single = np.int64(0), np.int64(1)  # as literals they would ask for a worker of their own
-        worker(
-            zero, single, single, zero, products, alpha, beta, _tables(grid, grid, terms, terms, terms, terms), buffers
-        )
+        tables = _tables(grid, grid, grid, terms, terms, terms, terms, terms, terms, terms)
+        worker(zero, single, single, zero, products, alpha, beta, tables, buffers)
 
     return njit(named(entry, dtype), nogil=True)
 
@@ -156,7 +155,7 @@ def make_classical(dtype: str):
         p[w.B], p[w.B_ROW], p[w.B_COL] = b
         p[w.C], p[w.C_ROW], p[w.C_COL] = c
         p[w.SIZE_M], p[w.SIZE_N], p[w.SIZE_K] = M, N, K
-        p[w.BLOCK_KC], p[w.BLOCK_CHUNKS], p[w.BLOCK_PRODUCTS] = KC, CHUNKS, 1
+        p[w.BLOCK_KC], p[w.BLOCK_CHUNKS] = KC, CHUNKS
         p[w.BLOCK_MA], p[w.BLOCK_MC], p[w.BLOCK_NC], p[w.BLOCK_N2] = MC, MC, NC, N2
         row = CHUNKS * KC * size
         a_bytes, b_bytes, target_bytes = _up(MC * row, ALIGN), _up(NC * row, ALIGN), _up(MC * N2 * size, ALIGN)

@@ -12,6 +12,10 @@ Where the strips come from is the *load* step:
 - staged: anything else (lanes strided or transposed, scaled operands, the few vectors that straddle an edge): VL rows
   of the strips are first brought into a small buffer, transposed in registers where rows are the contiguous direction.
 
+Of schemes in two parts (the first levels, and the others) the combination of the first part is written to a buffer in
+L1, block by block, and those of the second part read it from there: fewer additions than in one step, and blocks that
+lie a power of two apart in memory don't drive each other out of L1 again and again.
+
 Scaling by exact powers of two, per row or per lane, belongs to staging and so costs nothing when it is off.
 """
 
@@ -22,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic, register_jitable
 
 from .simd import CACHE_LINE, I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64, prefetch
 from .spec import KernelSpec
@@ -33,8 +37,16 @@ STRIP_MOST = 4096  # bytes of one strip at most; also the length of the strip of
 UNROLLED_TERMS = 4  # combinations of up to so many blocks keep their addresses and coefficients in registers
 
 
+class Terms(NamedTuple):
+    """Combinations in compressed rows: product r adds coef[t]·block[t] for ptr[r] ≤ t < ptr[r + 1]."""
+
+    ptr: object
+    block: object
+    coef: object
+
+
 class Operand(NamedTuple):
-    """A matrix cut into a grid of blocks; all int64, steps in bytes."""
+    """A matrix cut into a grid of blocks; integers are int64, steps in bytes."""
 
     address: int
     row_step: int
@@ -43,10 +55,13 @@ class Operand(NamedTuple):
     lanes: int
     grid_rows: int
     grid_lanes: int
+    first_rows: int  # grid of the first levels; 1 where there are none
+    first_lanes: int
     block_rows: int
     block_lanes: int
     row_scale: int  # address of one factor per row, or 0
     lane_scale: int  # address of one factor per lane, or 0
+    first: Terms  # combinations of the first levels; one of one block where there are none
 
 
 class Layout(NamedTuple):
@@ -59,14 +74,6 @@ class Layout(NamedTuple):
     group_step: int
 
 
-class Terms(NamedTuple):
-    """Combinations in compressed rows: product r adds coef[t]·block[t] for ptr[r] ≤ t < ptr[r + 1]."""
-
-    ptr: object
-    block: object
-    coef: object
-
-
 @inner
 def strip_lanes(blocks, unit, itemsize, rows):
     """Lanes of a strip: whole groups, the strips of all blocks in half of L1 (of `rows` rows: in a part of L2)."""
@@ -75,10 +82,42 @@ def strip_lanes(blocks, unit, itemsize, rows):
     return max(unit, lanes // unit * unit)
 
 
+class Scratch(NamedTuple):
+    """Addresses private to one thread.
+
+    Attributes
+    ----------
+    sources, combined_sources : int
+        Where the strip of each block starts, and that of each block of the levels after the first.
+    zeros : int
+        A strip of zeros.
+    combined : int
+        Strips combined by the first levels.
+    stage : int
+        Staged strips.
+    """
+
+    sources: int
+    combined_sources: int
+    zeros: int
+    combined: int
+    stage: int
+
+
+@register_jitable
+def scratch_at(base, blocks, group):
+    """Scratch from `base` on, for grids of `blocks` blocks whose shortest strips take `group` bytes together."""
+    words = (8 * blocks + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
+    zeros = base + 2 * words
+    combined = zeros + STRIP_MOST
+    stage = combined + (max(STRIP_BYTES, group) + CACHE_LINE - 1) // CACHE_LINE * CACHE_LINE
+    return Scratch(base, base + words, zeros, combined, stage)
+
+
 def scratch_bytes(blocks: int, spec: KernelSpec) -> int:
     """Bytes one thread needs for `Scratch`, `blocks` being the larger of the two operands' grids."""
-    stage = max(STAGE_BYTES, blocks * spec.VL * spec.NR * spec.itemsize)
-    return -(-8 * blocks // 64) * 64 + STRIP_MOST + stage + 64
+    group = blocks * spec.NR * spec.itemsize  # the shortest strips of all blocks
+    return scratch_at(0, blocks, group).stage + max(STAGE_BYTES, spec.VL * group) + CACHE_LINE
 
 
 def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
@@ -234,24 +273,16 @@ def make_portable_scaled_copy(spec: KernelSpec):
     return scaled_copy
 
 
-class Scratch(NamedTuple):
-    """Addresses private to one thread: where each block's strip starts, a strip of zeros, staged strips."""
-
-    sources: int
-    zeros: int
-    stage: int
-
-
 def make_pack(spec: KernelSpec, portable: bool):
     """The packing routine of one kernel spec.
 
     Returns
     -------
-    pack : Numba function (operand, layout, terms, r0, r1, x0, x1, x_end, y0, y1, xb, out, product_step, scratch,
+    pack : Numba function (operand, layout, terms, first, x0, x1, x_end, y0, y1, xb, out, product_step, scratch,
         nontemporal)
-        Packs rows x0 ≤ x < x1 and lanes y0 ≤ y < y1 (coordinates within a block) of the combinations r0 ≤ r < r1; rows
-        x1 ≤ x < x_end and lanes up to a whole group become zero. Row x goes where `layout` says for x − xb, combination
-        r to out + (r − r0)·product_step.
+        Packs rows x0 ≤ x < x1 and lanes y0 ≤ y < y1 (coordinates within a block) of all combinations `terms` of what
+        combination `first` of the first levels makes; rows x1 ≤ x < x_end and lanes up to a whole group become zero.
+        Row x goes where `layout` says for x − xb, combination r to out + r·product_step.
     """
     VL, size = spec.VL, spec.itemsize
     if portable:
@@ -297,41 +328,49 @@ def make_pack(spec: KernelSpec, portable: bool):
                     poke(line + y * size, peek(line + y * size) * peek(factors + y * size))
 
     @part
-    def stage(operand, xt, rows, x1, s, lanes, width, scratch):
-        """Bring `rows` rows × `lanes` lanes of every block into the staging buffer."""
-        for bi in range(operand.grid_rows):
-            row = bi * operand.block_rows + xt
-            valid_rows = max(0, min(rows, x1 - xt, operand.rows - row))
-            for bl in range(operand.grid_lanes):
-                lane = bl * operand.block_lanes + s
+    def corner(operand, f, q):
+        """Row and lane where block q of block f of the first levels starts."""
+        rows, lanes = operand.grid_rows // operand.first_rows, operand.grid_lanes // operand.first_lanes
+        row = f // operand.first_lanes * rows + q // lanes
+        lane = f % operand.first_lanes * lanes + q % lanes
+        return row * operand.block_rows, lane * operand.block_lanes
+
+    @part
+    def stage(operand, first, blocks, xt, rows, x1, s, lanes, width, scratch):
+        """Bring `rows` rows × `lanes` lanes of every block that combination `first` needs into the staging buffer."""
+        for t in range(operand.first.ptr[first], operand.first.ptr[first + 1]):
+            f = operand.first.block[t]
+            for q in range(blocks):
+                row, lane = corner(operand, f, q)
+                row, lane = row + xt, lane + s
+                valid_rows = max(0, min(rows, x1 - xt, operand.rows - row))
                 valid = max(0, min(lanes, operand.lanes - lane))
                 here = valid_rows if valid > 0 else 0
-                out = scratch.stage + (bi * operand.grid_lanes + bl) * VL * width * size
+                out = scratch.stage + (f * blocks + q) * VL * width * size
                 src = operand.address + row * operand.row_step + lane * operand.lane_step
                 stage_block(out, width, src, operand.row_step, operand.lane_step, rows, here, valid)
                 if operand.row_scale != 0 or operand.lane_scale != 0:
                     scale_rows(operand, out, width, row, lane, here, valid)
 
     @part
-    def locate(operand, x, xt, x1, s, width, staged, scratch, prefetches):
+    def locate(operand, first, blocks, x, xt, x1, s, width, staged, scratch, prefetches):
         """Write down where row x of every block's strip starts; prefetch the strips of the next row, if asked to."""
-        q = 0
-        for bi in range(operand.grid_rows):
-            row = bi * operand.block_rows + x
-            inside = x < x1 and row < operand.rows
-            for bl in range(operand.grid_lanes):
-                lane = bl * operand.block_lanes + s
+        count = operand.first_rows * operand.first_lanes
+        for t in range(operand.first.ptr[first], operand.first.ptr[first + 1]):
+            f = operand.first.block[t]
+            for q in range(blocks):
+                row, lane = corner(operand, f, q)
+                row, lane = row + x, lane + s
                 if staged:
-                    at = scratch.stage + (q * VL + x - xt) * width * size
-                elif inside and lane < operand.lanes:
+                    at = scratch.stage + ((f * blocks + q) * VL + x - xt) * width * size
+                elif x < x1 and row < operand.rows and lane < operand.lanes:
                     at = operand.address + row * operand.row_step + lane * operand.lane_step
                     if prefetches and row + 1 < operand.rows:
                         for byte in range(0, width * size, CACHE_LINE):
                             prefetch(at + operand.row_step + byte)
                 else:
                     at = scratch.zeros
-                poke_i64(scratch.sources + 8 * q, at)
-                q += 1
+                poke_i64(scratch.sources + 8 * (q * count + f), at)
 
     @part
     def combine(vectors, nontemporal, out, step, groups, terms, blocks, coefs, sources):
@@ -346,14 +385,27 @@ def make_pack(spec: KernelSpec, portable: bool):
             many(out, step, groups, terms, blocks, coefs, sources)
 
     @part
-    def pack(operand, layout, terms, r0, r1, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
+    def combine_first(operand, first, blocks, width, scratch):
+        """Combine the located strips by the first levels; where the results start goes to `combined_sources`."""
+        t, count = operand.first.ptr[first], operand.first_rows * operand.first_lanes
+        terms, members = operand.first.ptr[first + 1] - t, operand.first.block.ctypes.data + 8 * t
+        coefs, nbytes = operand.first.coef.ctypes.data + size * t, width * size
+        for q in range(blocks):
+            out, sources = scratch.combined + q * nbytes, scratch.sources + 8 * q * count
+            one(out, VL * size, width // VL, terms, members, coefs, sources)
+            poke_i64(scratch.combined_sources + 8 * q, out)
+
+    @part
+    def pack(operand, layout, terms, first, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
         tile = VL if always_staged else 1
         short_rows = (y1 - y0) * size <= 2 * STRIP_MOST  # too short for the hardware to see a stream in each
-        strip = strip_lanes(operand.grid_rows * operand.grid_lanes, unit, size, tile)
+        firsts = operand.first_rows * operand.first_lanes
+        blocks = operand.grid_rows * operand.grid_lanes // firsts
+        strip = strip_lanes(blocks * firsts if always_staged else blocks, unit, size, tile)
         edge = operand.lanes % operand.block_lanes  # lane (within a block) where the one partial block ends
-        blocks, coefs = terms.block.ctypes.data, terms.coef.ctypes.data
+        members, coefs = terms.block.ctypes.data, terms.coef.ctypes.data
         for xt in range(x0, x_end, tile):
             rows = min(tile, x_end - xt)
             s = y0
@@ -371,25 +423,19 @@ def make_pack(spec: KernelSpec, portable: bool):
                 groups = (e - s + unit - 1) // unit
                 width = groups * unit
                 if staged:
-                    stage(operand, xt, rows, x1, s, e - s, width, scratch)
+                    stage(operand, first, blocks, xt, rows, x1, s, e - s, width, scratch)
                 for x in range(xt, xt + rows):
-                    locate(operand, x, xt, x1, s, width, staged, scratch, short_rows)
+                    locate(operand, first, blocks, x, xt, x1, s, width, staged, scratch, short_rows)
+                    sources = scratch.sources
+                    if firsts > 1:
+                        combine_first(operand, first, blocks, width, scratch)
+                        sources = scratch.combined_sources
                     to = out + (x - xb) // layout.period * layout.tile_step + (x - xb) % layout.period * layout.row_step
                     to += (s - y0) // unit * layout.group_step
-                    for r in range(r0, r1):
-                        first = terms.ptr[r]
-                        count, block, coef = terms.ptr[r + 1] - first, blocks + 8 * first, coefs + size * first
-                        combine(
-                            layout.vectors,
-                            nontemporal,
-                            to,
-                            layout.group_step,
-                            groups,
-                            count,
-                            block,
-                            coef,
-                            scratch.sources,
-                        )
+                    for r in range(len(terms.ptr) - 1):
+                        t = terms.ptr[r]
+                        count, block, coef = terms.ptr[r + 1] - t, members + 8 * t, coefs + size * t
+                        combine(layout.vectors, nontemporal, to, layout.group_step, groups, count, block, coef, sources)
                         to += product_step
                 s = e
 

@@ -4,22 +4,22 @@ One product, sizes being those of one block (⌈M/m⌉ × ⌈K/k⌉ × ⌈N/n⌉
 
     5th loop  jc   NC columns of a block of B
     4th loop  pc     CHUNKS·KC of the inner dimension
-              r0       PRODUCTS of the R products (all of them, where their packed forms fit into the workspace):
-                         combine and pack their B̃_r                                               [threads share]
-    3rd loop  i0         MA rows of a block of A: combine and pack their Ã_r                        [threads share]
+              f        product of the first levels: combine and pack its B̃_r                       [threads share]
+    3rd loop  i0         MA rows of a block of A: combine and pack its Ã_r                          [threads share]
               ic, jn       at most MC rows and N2 columns: a piece of work                          [one thread]
               s              KC of the inner dimension
               o                product of the outer levels
-              r                  product of the inner levels: H_q += W[q, r]·Ã_(o,r)·B̃_(o,r), all H in L2
+              r                  product of the inner level: H_q += W[q, r]·Ã_(o,r)·B̃_(o,r), all H in L2
     2nd loop  jr                   NR columns
     1st loop  ir                     MR rows:               micro-kernel
                                T_(p,q) += W_outer[p, o]·H_q, all T in L3
-                           T → C, row by row
+                           C_(g,p,q) += W_first[g, f]·T_(p,q), row by row
 
 The product of two blocks never exists: a finished tile goes straight into the sums H, one per block of C of the inner
-levels (fused GEMM + Combine H). With several levels these go into T, one per block of C of all levels, once for every
-product of the outer ones: an inner sum is touched often and near, an outer one far away and seldom. With one level or
-none H goes to C directly.
+level (fused GEMM + Combine H). With several levels these go into T, one per block of C of the outer and the inner
+levels, once for every product of the outer ones: an inner sum is touched often and near, an outer one far away and
+seldom. With one level or none H goes to C directly. There are first levels only where the packed forms of all products
+don't fit into the workspace: their products are computed one after the other, each adding to C.
 
 The inner dimension is never split between threads and every element sees the same operations in the same order for any
 number of them, so the result has the same bits.
@@ -37,7 +37,7 @@ from numba import njit, types
 
 from .epilogue import make_add, make_flush
 from .microkernel import make_microkernel, make_portable_microkernel
-from .pack import STRIP_MOST, Layout, Operand, Scratch, Terms, make_pack
+from .pack import STRIP_MOST, Layout, Operand, Terms, make_pack, scratch_at
 from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, TARGETS, lap
 from .simd import inner, inner_of, make_memory, named
 from .spec import KernelSpec
@@ -48,8 +48,8 @@ from .sync import barrier, next_ticket, reset_tickets, share
 # the way; with A = 0: pack it there and do no more); block sizes.
 A, A_ROW, A_COL, B, B_ROW, B_COL, C, C_ROW, C_COL = range(9)
 SIZE_M, SIZE_N, SIZE_K, A_SCALE, B_SCALE, A_EXPONENT, B_EXPONENT = range(9, 16)
-B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MA, BLOCK_MC, BLOCK_NC, BLOCK_N2, BLOCK_PRODUCTS = range(16, 24)
-COLUMNS = 24
+B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MA, BLOCK_MC, BLOCK_NC, BLOCK_N2 = range(16, 23)
+COLUMNS = 23
 
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
 MOST_PIECES = 8  # for each thread, where blocks don't ask for more
@@ -137,14 +137,21 @@ def address_in(matrices, x):
 
 
 class Tables(NamedTuple):
-    """The flattened scheme, its W split into that of the outer and that of the inner levels."""
+    """The scheme, as that of the first levels and that of the others, whose W is split into outer and inner levels.
 
-    grid: object  # int64 (m, k, n)
-    inner: object  # int64 (m, k, n) of the inner levels
-    U: Terms
+    Where there are no levels of a kind, their terms are one product of one block.
+    """
+
+    grid: object  # int64 (m, k, n) of all levels
+    first: object  # int64 (m, k, n) of the first levels
+    inner: object  # int64 (m, k, n) of the inner level
+    FIRST_U: Terms
+    FIRST_V: Terms
+    FIRST_W: Terms
+    U: Terms  # of all but the first levels
     V: Terms
-    OUTER: Terms  # W of the outer levels; one product and one block where there are none
-    INNER: Terms  # W of the inner levels
+    OUTER_W: Terms
+    INNER_W: Terms
 
 
 class Buffers(NamedTuple):
@@ -208,77 +215,73 @@ def make_worker(spec: KernelSpec, portable: bool):
                 done += prefetched
 
     @part
-    def pack_b(view, terms, r0, r1, pc, depth, KC, jc, nb, tid, threads, out, scratch):
-        """This thread's share of rows pc … pc + depth and columns jc … jc + nb of B̃_r for r0 ≤ r < r1, by chunks."""
-        width = (r1 - r0) * ((nb + NR - 1) // NR) * NR * size  # bytes of one row of all these B̃_r
+    def pack_b(view, terms, first, pc, depth, KC, jc, nb, tid, threads, out, scratch):
+        """This thread's share of rows pc … pc + depth and columns jc … jc + nb of all B̃_r of a product, by chunks."""
+        width = (len(terms.ptr) - 1) * ((nb + NR - 1) // NR) * NR * size  # bytes of one row of all these B̃_r
         for s in range(0, depth, KC):
-            kb, first = min(KC, depth - s), pc + s
+            kb = min(KC, depth - s)
             x0, x1 = share((kb + VL - 1) // VL, tid, threads)
-            x0, x1 = first + x0 * VL, first + min(kb, x1 * VL)
+            x0, x1 = pc + s + x0 * VL, pc + s + min(kb, x1 * VL)
             layout = Layout(NV, 1, NR * size, 0, kb * NR * size)
             step = (nb + NR - 1) // NR * NR * kb * size
             streamed = width * kb > STREAM_BYTES
-            pack(view, layout, terms, r0, r1, x0, x1, x1, jc, jc + nb, first, out + s * width, step, scratch, streamed)
+            pack(view, layout, terms, first, x0, x1, x1, jc, jc + nb, pc + s, out + s * width, step, scratch, streamed)
 
     @part
-    def pack_a(view, terms, r0, r1, i0, x0, x1, x_end, pc, depth, KC, out, step, scratch):
-        """This thread's rows x0 … x1 and columns pc … pc + depth of Ã_r for r0 ≤ r < r1, by chunks, `step` bytes apart.
+    def pack_a(view, terms, first, i0, x0, x1, x_end, pc, depth, KC, out, step, scratch):
+        """This thread's rows x0 … x1 and columns pc … pc + depth of all Ã_r of a product, by chunks, `step` apart.
 
         Row i0 is the first one packed by any thread; zeros follow up to row x_end.
         """
-        bytes_ = (r1 - r0) * step
+        bytes_ = (len(terms.ptr) - 1) * step
         for s in range(0, depth, KC):
             kb = min(KC, depth - s)
             y0, y1 = pc + s, pc + s + kb
             layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
             streamed = bytes_ > STREAM_BYTES
-            pack(view, layout, terms, r0, r1, x0, x1, x_end, y0, y1, i0, out, step, scratch, streamed)
+            pack(view, layout, terms, first, x0, x1, x_end, y0, y1, i0, out, step, scratch, streamed)
             out += bytes_
 
     @part
-    def sums_of(terms, products, blocks):
-        """In which order the products of a W meet its blocks, `products` of them to a pass over C.
-
-        Returns
-        -------
-        reached : int64, one per term: whether an earlier product of the pass has reached the block
-        visits : int64 (blocks, passes + 1): how many passes before pass i reached the block
-        """
-        R = len(terms.ptr) - 1
-        reached = np.empty(len(terms.block), np.int64)
-        visits = np.zeros((blocks, (R + products - 1) // products + 1), np.int64)
-        for r in range(R):
-            i = r // products
-            for t in range(terms.ptr[r], terms.ptr[r + 1]):
-                q = terms.block[t]
-                reached[t] = visits[q, i + 1] > 0
-                visits[q, i + 1] = 1
-        for q in range(blocks):
-            for i in range(visits.shape[1] - 1):
-                visits[q, i + 1] += visits[q, i]
-        return reached, visits
+    def reached_before(terms, blocks):
+        """Whether an earlier product has reached the block of each term of a W: int64, one per term."""
+        reached, seen = np.zeros(len(terms.block), np.int64), np.zeros(blocks, np.int64)
+        for t in range(len(reached)):
+            reached[t] = seen[terms.block[t]]
+            seen[terms.block[t]] = 1
+        return reached
 
     @part
     def product(tid, threads, sync, passed, p, after, alpha, beta, tables, buffers, target_bytes, scratch, clock):
         """One product by a team of `threads`. Returns the barriers passed, or −1 when the run was called off."""
         m, k, n = tables.grid[0], tables.grid[1], tables.grid[2]
         buf_a, buf_b, buf_t = buffers
-        OUTER, INNER = tables.OUTER, tables.INNER
-        outer_R, inner_R = len(OUTER.ptr) - 1, len(INNER.ptr) - 1
-        inner_n, inner_blocks = tables.inner[2], tables.inner[0] * tables.inner[2]
-        outer_n, outer_blocks = n // inner_n, m * n // inner_blocks
-        nested = outer_R > 1 or outer_blocks > 1
+        FIRST, OUTER, INNER = tables.FIRST_W, tables.OUTER_W, tables.INNER_W
+        first_R, inner_R = len(FIRST.ptr) - 1, len(INNER.ptr) - 1
+        R = (len(OUTER.ptr) - 1) * inner_R  # of all but the first levels
+        first_n, inner_n = tables.first[2], tables.inner[2]
+        target_m, target_n = m // tables.first[0], n // first_n
+        inner_blocks, outer_n = tables.inner[0] * inner_n, target_n // inner_n
+        blocks = target_m * target_n
+        nested = inner_R != R or inner_blocks != blocks
         h, d, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_K] + k - 1) // k, (p[SIZE_N] + n - 1) // n  # of one block
         KC, MA, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MA], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
-        OUTERS = p[BLOCK_PRODUCTS] // inner_R  # outer products of a pass over C
-        a_view = Operand(p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, h, d, p[A_SCALE], 0)
-        b_view = Operand(p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, d, w, 0, p[B_SCALE])
+        first_m, first_k = tables.first[0], tables.first[1]
+        a_view = Operand(
+            p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, first_m, first_k, h, d, p[A_SCALE], 0, tables.FIRST_U
+        )
+        b_view = Operand(
+            p[B], p[B_ROW], p[B_COL], p[SIZE_K], p[SIZE_N], k, n, first_k, first_n, d, w, 0, p[B_SCALE], tables.FIRST_V
+        )
         b_block, packed_ahead, packs_only = buf_b, p[B_PACKED] != 0, p[A] == 0
         if packed_ahead:
             b_block = p[B_PACKED]
 
-        inner_reached, _ = sums_of(INNER, inner_R, inner_blocks)
-        outer_reached, visits = sums_of(OUTER, OUTERS, outer_blocks)
+        inner_reached, outer_reached = (
+            reached_before(INNER, inner_blocks),
+            reached_before(OUTER, blocks // inner_blocks),
+        )
+        first_reached = reached_before(FIRST, m * n // blocks)
         buf_h, ones = buf_t, np.ones(len(INNER.block), np.int64)
         if nested:
             buf_t += inner_blocks * target_bytes
@@ -299,10 +302,8 @@ def make_worker(spec: KernelSpec, portable: bool):
             panels = (nb + NR - 1) // NR
             for pc in range(0, d, KC * p[BLOCK_CHUNKS]):  # 4th loop
                 kf = min(KC * p[BLOCK_CHUNKS], d - pc)
-                for o0 in range(0, outer_R, OUTERS):
-                    o1 = min(outer_R, o0 + OUTERS)
-                    r0, r1 = o0 * inner_R, o1 * inner_R
-                    b_row = (r1 - r0) * panels * NR * size  # bytes of one row of all these B̃_r
+                for f in range(first_R):
+                    b_row = R * panels * NR * size  # bytes of one row of all these B̃_r
                     for i0 in range(0, h, MA):  # 3rd loop
                         lap(clock, OTHER)
                         passed = barrier(sync, passed, threads)  # nobody reads the old A and B any more
@@ -310,7 +311,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                             return passed
                         lap(clock, BARRIER)
                         if i0 == 0 and (packs_only or not packed_ahead):
-                            pack_b(b_view, tables.V, r0, r1, pc, kf, KC, jc, nb, tid, threads, b_block, scratch)
+                            pack_b(b_view, tables.V, f, pc, kf, KC, jc, nb, tid, threads, b_block, scratch)
                             lap(clock, PACK_B)
                         if packs_only:
                             break
@@ -318,7 +319,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                         a_step = tiles * MR * ((KC + VL - 1) // VL) * lanes_bytes  # bytes of one packed Ã_r
                         x0, x1 = share(tiles, tid, threads)
                         x0, x1 = i0 + x0 * MR, i0 + x1 * MR
-                        pack_a(a_view, tables.U, r0, r1, i0, x0, min(x1, h), x1, pc, kf, KC, buf_a, a_step, scratch)
+                        pack_a(a_view, tables.U, f, i0, x0, min(x1, h), x1, pc, kf, KC, buf_a, a_step, scratch)
                         lap(clock, PACK_A)
                         reset_tickets(sync, tid, threads)
                         rows_cut, columns_cut = cut(tiles, panels, MC // MR, N2 // NR, threads)
@@ -326,7 +327,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                         if passed < 0:
                             return passed
                         lap(clock, BARRIER)
-                        calls = rows_cut * columns_cut * ((kf + KC - 1) // KC) * (r1 - r0)  # of the macrokernel
+                        calls = rows_cut * columns_cut * ((kf + KC - 1) // KC) * R  # of the macrokernel
                         call, (ahead_0, ahead_1) = 0, share(ahead, i0 // MA, (h + MA - 1) // MA)
                         ticket = next_ticket(sync, np.int64(-1), threads)
                         while True:
@@ -339,12 +340,12 @@ def make_worker(spec: KernelSpec, portable: bool):
                             for s in range(0, kf, KC):
                                 kb = min(KC, kf - s)
                                 sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
-                                for r in range(r0, r1):
+                                for r in range(R):
                                     here = a + x0 * sliver
-                                    b = b_block + s * b_row + ((r - r0) * panels + jn) * NR * kb * size
+                                    b = b_block + s * b_row + (r * panels + jn) * NR * kb * size
                                     # What is read after the last panel of this: next product, next chunk, or anything.
                                     next_a, next_b = buf_a, b_block
-                                    if r + 1 < r1:
+                                    if r + 1 < R:
                                         next_a, next_b = here + a_step, b + panels * NR * kb * size
                                     elif s + kb < kf:
                                         next_a = here + a_step
@@ -369,20 +370,26 @@ def make_worker(spec: KernelSpec, portable: bool):
                                                 add(to + at, buf_h + at, high * wide * tile_bytes, coef, again)
                                         lap(clock, TARGETS)
                             lap(clock, KERNEL)
-                            for q in range(m * n):
+                            for q in range(blocks):
                                 qo, qi = q // inner_blocks, q % inner_blocks
-                                earlier = visits[qo, o0 // OUTERS]
-                                i = (qo // outer_n * tables.inner[0] + qi // inner_n) * h + ic
-                                j = (qo % outer_n * inner_n + qi % inner_n) * w + jc + jn * NR
-                                rows, columns = min(mb, p[SIZE_M] - i), min(wide * NR, w - jc - jn * NR, p[SIZE_N] - j)
-                                if rows > 0 and columns > 0 and visits[qo, o0 // OUTERS + 1] > earlier:
-                                    c, t = p[C] + i * p[C_ROW] + j * p[C_COL], buf_t + q * target_bytes
-                                    again = pc > 0 or earlier > 0
-                                    factor, reads = one if again else beta, again or beta != 0
-                                    e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
-                                    e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
-                                    steps, line = (p[C_ROW], p[C_COL]), scratch.stage
-                                    flush(c, steps, rows, columns, t, high, alpha, factor, reads, e_row, e_col, line)
+                                row, column = qo // outer_n * tables.inner[0] + qi // inner_n, qo % outer_n * inner_n
+                                column += qi % inner_n
+                                for t in range(FIRST.ptr[f], FIRST.ptr[f + 1]):
+                                    g = FIRST.block[t]
+                                    i = (g // first_n * target_m + row) * h + ic
+                                    j = (g % first_n * target_n + column) * w + jc + jn * NR
+                                    rows = min(mb, p[SIZE_M] - i)
+                                    columns = min(wide * NR, w - jc - jn * NR, p[SIZE_N] - j)
+                                    if rows > 0 and columns > 0:
+                                        c = p[C] + i * p[C_ROW] + j * p[C_COL]
+                                        again = pc > 0 or first_reached[t] != 0
+                                        old, reads = one if again else beta, again or beta != 0
+                                        e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
+                                        e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
+                                        steps, new = (p[C_ROW], p[C_COL]), alpha * FIRST.coef[t]
+                                        source = buf_t + q * target_bytes
+                                        sizes, exponents = (rows, columns, high), (e_row, e_col)
+                                        flush(c, steps, sizes, source, new, old, reads, exponents, scratch.stage)
                             lap(clock, FLUSH)
                             ticket = next_ticket(sync, ticket, threads)
                     ahead = 0
@@ -396,8 +403,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         clock = buffers.clock + tid * buffers.clock_step
         lap(clock, OTHER)
         base = buffers.scratch + tid * buffers.scratch_step
-        sources = (8 * blocks + 63) // 64 * 64
-        scratch = Scratch(base, base + sources, base + sources + STRIP_MOST)
+        scratch = scratch_at(base, blocks, blocks * NR * size)
         for i in range(STRIP_MOST // size):
             poke(scratch.zeros + i * size, zero)
         passed = np.int64(0)  # as a literal it would ask for a second version of `product`
@@ -421,6 +427,6 @@ def worker_signature(spec: KernelSpec):
     i, scalar = types.int64, types.float32 if spec.itemsize == 4 else types.float64
     ints, reals = types.Array(i, 1, "C"), types.Array(scalar, 1, "C")
     terms = types.NamedTuple([ints, ints, reals], Terms)
-    tables = types.NamedTuple([ints, ints, terms, terms, terms, terms], Tables)
+    tables = types.NamedTuple([ints] * 3 + [terms] * 7, Tables)
     buffers = types.NamedUniTuple(i, len(Buffers._fields), Buffers)
     return types.void(i, i, i, i, types.Array(i, 2, "C"), scalar, scalar, tables, buffers)

@@ -5,14 +5,16 @@ tensors U, V, W. The engine forms Ã_r and B̃_r by chains of fused multiply-add
 element of Ã_r·B̃_r over K_leaf = ⌈K/k⌉ in chunks of KC, and adds every finished chunk, times W, into the block of C.
 Follow one elementary product a·b to the element of C that it ends in. It passes through at most
 
-- Q_U roundings while its block of A is combined, Q_V for B (the longest combination less one),
+- Q_U roundings while its block of A is combined, Q_V for B (the longest combination less one; fewer where the first
+  levels are combined before the others),
 - min(KC, K_leaf) roundings in the chain of a chunk,
 - Q_W + 1 additions for every chunk into the block of C, of which there are ⌈K_leaf/KC⌉, the products of the block
-  being Q_W + 1, the product of the levels' (q_W + 1). Where sums of the inner levels are added first, and these into
-  the outer ones, it passes through their sum instead, which is not larger but by one where either is 1,
+  being Q_W + 1, the product of the levels' (q_W + 1). The engine adds in up to three steps, sums of inner levels into
+  those of outer ones: then it passes through the sum of their numbers instead, which is not larger, but by one for
+  every level of a single product to a block (o_W of them),
 
-so with L = min(KC, K_leaf) + (Q_W + 1)·⌈K_leaf/KC⌉ + Q_U + Q_V + 1 and |α| rounded in once more, standard analysis
-(N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., lemma 3.1) gives to first order
+so with L = min(KC, K_leaf) + (Q_W + 1 + o_W)·⌈K_leaf/KC⌉ + Q_U + Q_V + 1 and |α| rounded in once more, standard
+analysis (N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., lemma 3.1) gives to first order
 
     |Ĉ − C|_ij ≤ |α|·L·u · Σ_r |W[r]|·(|U[r]|·|A|)(|V[r]|·|B|)  (at i, j)  +  u·(|Ĉ| + P·|βC|)_ij,
 
@@ -79,7 +81,8 @@ def chain(levels: tuple[Scheme, ...], K: int, KC: int) -> int:
     """L: the most roundings between an elementary product and its element of C."""
     q_u, q_v, q_w = flat_chains(levels)
     leaf = -(-K // flatten(levels).grid[1])
-    return min(KC, leaf) + (q_w + 1) * -(-leaf // KC) + q_u + q_v + 2
+    single = sum(flat_chains((level,))[2] == 0 for level in levels)
+    return min(KC, leaf) + (q_w + 1 + single) * -(-leaf // KC) + q_u + q_v + 2
 
 
 @functools.lru_cache(maxsize=1024)
