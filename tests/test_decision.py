@@ -27,7 +27,8 @@ sizes = st.integers(1, 20_000)
 
 def question(M, N, K, batch=1, threads=1, with_numpy=True, **changes):
     rates = replace(default_rates("float32", threads, hardware()), **changes)
-    return Question(Product(M, N, K, batch, "float32"), auto_candidates(), with_numpy, SPEC, rates)
+    single = default_rates("float32", 1, hardware())
+    return Question(Product(M, N, K, batch, "float32"), auto_candidates(), with_numpy, SPEC, rates, single)
 
 
 def seconds(q):
@@ -38,13 +39,28 @@ def test_the_table_of_candidates_counts_what_the_flattened_schemes_have():
     for levels, row in zip(*auto_candidates(), strict=True):
         flat = flatten(levels)
         assert tuple(row[[roofline.M_, roofline.K_, roofline.N_, roofline.R_]]) == (*flat.grid, flat.rank)
-        assert (row[roofline.U_], row[roofline.V_]) == (len(flat.U.block), len(flat.V.block))
-        outer, inner = flat.split(max(len(levels) - 1, 0))
-        assert row[roofline.INNER_R] == inner.rank
-        assert row[roofline.INNER_W] == len(inner.W.block)
-        assert row[roofline.OUTER_R] == outer.rank
-        assert row[roofline.OUTER_W] == len(outer.W.block)
-        assert row[roofline.INNER_MN] == inner.grid[0] * inner.grid[2]
+        assert row[roofline.LEVELS] == len(levels)
+
+
+def test_a_split_counts_what_the_engine_does_with_strassens_levels():
+    row = candidates(((fn.schemes["strassen"],) * 3,)).table[0]
+    splits = [roofline.Split(*part) for part in row[roofline.SPLITS :].reshape(-1, roofline.SPLIT)]
+    # Strassen's has 12 terms each in U, V and W, 7 products, 4 blocks a matrix.
+    assert splits[0] == roofline.Split(
+        together=49,
+        a_terms=12 * 16 + 7 * 144,
+        b_terms=12 * 16 + 7 * 144,
+        a_blocks=12 * 16,
+        b_blocks=12 * 16,
+        inner=4,
+        inner_sums=49 * 12,
+        outer_sums=7 * 12 * 4,
+        c_blocks=12 * 16,
+    )
+    assert splits[1]._replace(a_terms=0, b_terms=0) == roofline.Split(7, 0, 0, 144 * 4, 144 * 4, 4, 49 * 12, 0, 144 * 4)
+    assert splits[2]._replace(a_terms=0, b_terms=0) == roofline.Split(1, 0, 0, 1728, 1728, 1, 343, 0, 1728)
+    classical = candidates(((),)).table[0][roofline.SPLITS :].reshape(-1, roofline.SPLIT)
+    assert (classical == roofline.Split(1, 1, 1, 1, 1, 1, 1, 0, 1)).all()
 
 
 @given(sizes, sizes, sizes, st.sampled_from([1, 2, 7, 200]), st.sampled_from([1, 2, 16]))
@@ -58,7 +74,7 @@ def test_predictions_are_finite_and_no_faster_than_the_machine(M, N, K, batch, t
     for levels, flops in zip(q.candidates.levels, multiplications, strict=True):
         (m, k, n), rank = flatten(levels).grid, flatten(levels).rank
         assert flops >= 0.999 * batch * 2 * M * N * K * rank / (m * k * n)
-    assert 0 < numpy_seconds(q.product, q.rates) < math.inf
+    assert 0 < numpy_seconds(q.product, q.rates, q.single) < math.inf
 
 
 @given(sizes, sizes, sizes)

@@ -3,8 +3,9 @@
 A piece of packed A takes half of L2, the sums H of MC × N2 as much as L2 (they come and go, A stays), packed B as much
 as its budget allows; the constants were measured on a Zen 4 (1 MB L2) and on a server Xeon (2 MB L2). KC, CHUNKS,
 FIRST and OUTER decide the order of additions, so they depend on the kernel, the shape, the scheme and the workspace
-limit only, never on the machine or the number of threads; MA, MC, NC and N2 only decide the schedule. Where the packed
-forms of all products don't fit, those of the first levels are computed one after the other, each pass adding to C.
+limit only, never on the machine or the number of threads; MA, MC, NC and N2 only decide the schedule. Of more than two
+levels, or where the packed forms of all products don't fit, those of the first levels are computed one after the other,
+each pass adding to C.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..decision.constants import A_SHARE, CHUNKS_TIMES_RANK, HIGH, MOST_N2, WIDEST
+from ..decision.constants import A_SHARE, CHUNKS_TIMES_RANK, HIGH, MOST_N2, MOST_TOGETHER, WIDEST
 from ..decision.hardware import hardware
 from ..problem import Inadmissible
 from .pack import scratch_bytes
@@ -109,7 +110,7 @@ def choose_blocks(
     shared = min(limit, DEFAULT_SHARED)
     KC = even(d, spec.KC, VL)
     high, wide = min(HIGH, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
-    for first in range(len(ranks) + 1):  # the products of fewer and fewer levels together
+    for first in range(max(0, len(ranks) - MOST_TOGETHER), len(ranks) + 1):  # fewer and fewer levels together
         products = math.prod(ranks[first:])
         row = products * KC * size
         if row * high <= shared // 8 and row * wide <= shared * B_SHARE:

@@ -230,8 +230,8 @@ def _tables(scheme: FlatScheme, first: int, outer: int, dtype: str) -> w.Tables:
     outside, inside = others.split(outer)
     parts = before.U, before.V, before.W, others.U, others.V, outside.W, inside.W
     terms = (Terms(t.ptr.copy(), t.block.copy(), t.coef.astype(dtype)) for t in parts)
-    grids = (np.array(x.grid, np.int64) for x in (scheme, before, inside))
-    return w.Tables(*grids, *terms)
+    grid, first_grid, inner_grid = (np.array(x.grid, np.int64) for x in (scheme, before, inside))
+    return w.Tables(grid, first_grid, inner_grid, *terms)
 
 
 @functools.cache

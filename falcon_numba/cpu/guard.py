@@ -48,7 +48,7 @@ class Magnitudes(NamedTuple):
 
 
 FOLD = 8  # vectors of running maxima over a contiguous row: hides the latency of load, maximum, store
-ALONE = 4 * 2**20  # bytes that one thread has read before another one is awake
+ALONE = 16 * 2**20  # bytes that one thread has read before others are awake and have read their share
 
 
 def make_guard(spec: KernelSpec):

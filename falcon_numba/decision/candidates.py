@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..algorithms import Scheme, flatten, resolve_scheme
+from ..algorithms import FlatScheme, Scheme, flatten, resolve_scheme
 from . import roofline as r
+from .constants import MOST_TOGETHER
 
 # Strassen's scheme needs the fewest additions for what it saves; ⟨2,3,3;15⟩ saves more than one level of it and less
 # than two, and its grids fit other shapes. Schemes of higher rank in the catalogue lose everywhere on a CPU: what
@@ -17,9 +18,6 @@ from . import roofline as r
 # of many terms were measured to be slower than predicted.
 SINGLE = ("strassen", "hk233", "hk323", "hk332")
 AUTO = ((), *((name,) for name in SINGLE), *(("strassen", name) for name in SINGLE), ("strassen",) * 3)
-
-
-INNER, OUTER = (r.INNER_R, r.INNER_MN, r.INNER_W), (r.OUTER_R, r.OUTER_MN, r.OUTER_W)
 
 
 class Candidates(NamedTuple):
@@ -42,18 +40,26 @@ def candidates(levels: tuple[tuple[Scheme, ...], ...]) -> Candidates:
 
 
 def _row(levels: tuple[Scheme, ...]) -> list[float]:
-    x = [1.0] * r.CANDIDATE_COLUMNS
-    x[r.LEVELS] = len(levels)
-    x[r.FIRST_R] = flatten(levels[:1]).rank
-    for i, scheme in enumerate(levels):
-        flat = flatten((scheme,))
-        m, k, n = flat.grid
-        for column, factor in ((r.M_, m), (r.K_, k), (r.N_, n), (r.R_, flat.rank)):
-            x[column] *= factor
-        x[r.U_] *= len(flat.U.block)
-        x[r.V_] *= len(flat.V.block)
-        rank, blocks, terms = INNER if i == len(levels) - 1 else OUTER
-        x[rank] *= flat.rank
-        x[blocks] *= m * n
-        x[terms] *= len(flat.W.block)
-    return x
+    flat, count = flatten(levels), len(levels)
+    firsts = (min(count, max(0, count - MOST_TOGETHER) + i) for i in range(r.SPLIT_COUNT))
+    return [*map(float, (*flat.grid, flat.rank, count)), *(x for first in firsts for x in _split(flat, first))]
+
+
+def _split(scheme: FlatScheme, levels: int) -> r.Split:
+    first, others = scheme.split(levels)
+    outer, inner = others.split(max(0, len(scheme.levels) - levels - 1))
+    m, k, n = others.grid
+    a, b, c = (len(x.block) for x in (first.U, first.V, first.W))
+    combined = levels > 0  # by the first levels, before the others
+    inner_mn = inner.grid[0] * inner.grid[2]
+    return r.Split(
+        together=others.rank,
+        a_terms=first.rank * len(others.U.block) + combined * a * m * k,
+        b_terms=first.rank * len(others.V.block) + combined * b * k * n,
+        a_blocks=a * m * k,
+        b_blocks=b * k * n,
+        inner=inner_mn,
+        inner_sums=first.rank * outer.rank * len(inner.W.block),
+        outer_sums=first.rank * len(outer.W.block) * inner_mn if outer.levels else 0.0,
+        c_blocks=c * m * n,
+    )

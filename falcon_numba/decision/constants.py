@@ -1,25 +1,28 @@
 """What a real machine adds to the roofline model, and the sizes that it shares with the engine, all in one place.
 
-The factors were fitted to the engine's phase clock (`bench/profile_product.py`) on a 2-core Zen 4: sixteen shapes from
-512³ to 4096³, skinny ones among them, nine schemes, float32 and float64, one and two threads.
+The factors were fitted to the engine's phase clock (`bench/profile_product.py`) on a 2-core Zen 4: 24 shapes from
+400³ to 4096³, skinny ones among them, nine schemes, float32 and float64, one and two threads.
 """
 
 NOT_HIDDEN = 1.0  # of the shorter of computing and moving: packing and streaming are not overlapped (0: they are)
 
 # Rates of a stage over those that are measured for the machine.
-ADD_A, ADD_B = 1.3, 0.6  # combining, over additions in L1
-PACK_A, PACK_B = 0.55, 1.05  # moving while packing, over copying
-STREAMED = 3.0  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
-INNER, OUTER = 0.9, 0.85  # adding to the sums, over L2 and L3
-UPDATE = 0.35  # of C, over copying: short rows, far apart
-GUARD = 0.45
-SHARED_KERNEL = 1.05  # more time of the micro-kernel where several threads share caches and memory
+ADD_A, ADD_B = 1.09, 0.97  # combining, over additions in L1
+PACK_A, PACK_B = 0.61, 1.08  # moving while packing, over copying
+READ_B = 2.5  # time to read B for packing, over writing as much
+STREAMED = 4.9  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
+NEAR = 0.48  # moving what is in L3 already, for any of the above, over L3: data come from the L2 of others as well
+UNPREFETCHED = 0.4  # packed B from memory that nobody prefetched, over L3: a core has so many lines outstanding
+INNER, OUTER = 1.0, 1.0  # adding to the sums, over L2 and L3
+UPDATE = 0.46  # of C, over copying: short rows, far apart
+GUARD = 0.36
+SHARED_KERNEL = 1.015  # more time of the micro-kernel where several threads share caches and memory
 L3_SHARE = 0.5  # of L3 that one product's data may count on
 
-NUMPY_PACK = 0.85  # NumPy's packing over ours, in float32
+NUMPY_PACK_A, NUMPY_PACK_B = 0.6, 0.85  # NumPy's packing over ours: bytes of A; elements of B, over float32's
 NUMPY_THIN = 8  # rows or columns of C below which packing never pays
-THIN, THIN_MUST_GAIN = 64, 1.2  # dimensions below which predictions are less certain: the engine must win by far
-NUMPY_OUTER = 1.1e-9  # seconds that NumPy takes for an element of an outer product, in either dtype
+THIN, THIN_MUST_GAIN = 64, 1.1  # rows or columns below which predictions are less certain: the engine must win by far
+NUMPY_OUTER = 1.2e-9  # seconds that NumPy takes for an element of an outer product, in either dtype
 
 BARRIER = 15e-6  # seconds until all threads have met, and found out
 LAST_PIECE = 1 / 8  # of the work of one thread's tiles: what the others wait for, on average
@@ -27,6 +30,7 @@ LEVEL_MUST_GAIN = 1.01  # a deeper plan must be faster by this factor: equal tim
 
 # Sizes by which the engine chooses its blocks (`cpu/blocking.py` has the rules), and what the model makes of others.
 ROWS_STEP = 4  # tiles of so many rows more or less have code of their own, for the edges
+MOST_TOGETHER = 2  # levels: with more, combinations have too many terms, and their sums are too large for L3
 A_SHARE = 32 * 2**20  # bytes of all packed A_r for one thread, at most
 MOST_N2 = 512
 HIGH = 96  # rows of packed A that must fit, for the products of more levels to be computed together

@@ -44,13 +44,25 @@ class Kernel(Protocol):
 
 
 class Question(NamedTuple):
-    """What is asked of the model: which of these candidates, or NumPy, for this product on such a machine."""
+    """What is asked of the model: which of these candidates, or NumPy, for this product on such a machine.
+
+    Attributes
+    ----------
+    product : Product
+    candidates : Candidates
+    with_numpy : bool
+        Whether NumPy's product is one of them.
+    kernel : Kernel
+    rates, single : Rates
+        With the threads that may be used, and with one.
+    """
 
     product: Product
     candidates: Candidates
     with_numpy: bool
     kernel: Kernel
     rates: Rates
+    single: Rates
 
 
 def size_of(M: int, N: int, K: int) -> float:
@@ -77,7 +89,7 @@ def _machine(kernel: Kernel, rates: Rates, teams: int) -> roofline.Machine:
 
 def engine_times(question: Question) -> np.ndarray:
     """Stages of all candidates, shape (candidates, roofline.COLUMNS): see there."""
-    product, (_, table), _, kernel, rates = question
+    product, (_, table), _, kernel, rates, _ = question
     M, N, K, batch, _ = product
     out = np.empty((len(table), roofline.COLUMNS))
     teams = rates.threads if whole_products(product, rates.threads) else 1
@@ -90,30 +102,38 @@ def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
     return M * N * K < NUMPY_BELOW or min(M, N) < constants.NUMPY_THIN
 
 
-def numpy_seconds(product: Product, rates: Rates) -> float:
+def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
     """NumPy's product: its measured rate at this size, and what packing operands costs that don't fit into L3.
 
-    The measured squares contain packing that reuse makes cheap; of a skinny product it is a good part.
+    Several threads gain what they gain for a square of as many multiplications, and a shape costs what it costs one
+    thread. The measured squares contain packing that reuse makes cheap; of a skinny product it is a good part.
     """
     M, N, K, batch, dtype = product
-    size, curve = size_of(M, N, K), rates.numpy
     itemsize = 4 if dtype == "float32" else 8
     moved = (M * K + K * N + M * N) * itemsize
     if min(M, N) == 1:
         return rates.numpy_call + batch * moved / rates.read
     if K == 1:
         return rates.numpy_call + batch * M * N * constants.NUMPY_OUTER
+    speed = _speed(single.numpy, size_of(M, N, K))
+    if rates.threads > 1:
+        square = (M * N * K) ** (1 / 3)
+        speed *= _speed(rates.numpy, square) / _speed(single.numpy, square)
+    cached = constants.L3_SHARE * hardware().l3 / 2
+    packing = max(0.0, M * K * itemsize - cached) / (constants.NUMPY_PACK_A * rates.pack)
+    packing += max(0.0, K * N * itemsize - cached) / (constants.NUMPY_PACK_B * rates.pack * itemsize / 4)
+    return rates.numpy_call + batch * (2 * M * N * K / speed + packing)
+
+
+def _speed(curve: tuple[tuple[float, float], ...], size: float) -> float:
+    """The speed at a size, interpolated; proportional to the size below the first one."""
     i = bisect_left(curve, (size,))
     if i == 0:
-        speed = curve[0][1] * min(1.0, size / curve[0][0])
-    elif i == len(curve):
-        speed = curve[-1][1]
-    else:
-        (x0, y0), (x1, y1) = curve[i - 1], curve[i]
-        speed = y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
-    packed = max(0.0, (M * K + K * N) * itemsize - constants.L3_SHARE * hardware().l3)
-    packing = packed / (constants.NUMPY_PACK * rates.pack * itemsize / 4)  # elements count, not bytes
-    return rates.numpy_call + batch * (2 * M * N * K / speed + packing)
+        return curve[0][1] * min(1.0, size / curve[0][0])
+    if i == len(curve):
+        return curve[-1][1]
+    (x0, y0), (x1, y1) = curve[i - 1], curve[i]
+    return y0 + (y1 - y0) * math.log(size / x0) / math.log(x1 / x0)
 
 
 def in_order(question: Question) -> list[tuple[float, Levels | None]]:
@@ -124,10 +144,10 @@ def in_order(question: Question) -> list[tuple[float, Levels | None]]:
     seconds = engine_times(question)[:, : len(roofline.STAGES)].sum(axis=1).tolist()
     found: list[tuple[float, Levels | None]] = list(zip(seconds, question.candidates.levels, strict=True))
     if question.with_numpy:
-        found.append((numpy_seconds(question.product, question.rates), None))
+        found.append((numpy_seconds(question.product, question.rates, question.single), None))
     found.sort(key=_seconds)
     product = question.product
-    thin = min(product.M, product.N, product.K) < constants.THIN
+    thin = min(product.M, product.N) < constants.THIN
     best, numpy_must = found[0][0], constants.THIN_MUST_GAIN if thin else constants.LEVEL_MUST_GAIN
     near = [x for x in found if x[0] <= best * (numpy_must if x[1] is None else constants.LEVEL_MUST_GAIN)]
     preferred = min(near, key=_levels)

@@ -1,18 +1,20 @@
 """A roofline model of one product: how long each stage takes, from what it computes and what it moves.
 
 Notation as in the engine: A is M × K, B is K × N, the levels together are ⟨m,k,n;R⟩, one block product is h × d by
-d × w with h = ⌈M/m⌉, d = ⌈K/k⌉, w = ⌈N/n⌉. nnz counts non-zero coefficients. With F× and F+ the rates of multiply-adds
-in the micro-kernel and of additions in combinations (flop/s, one multiply-add of a term counting once there), and β_X
-the bandwidth of level X of the memory, all for the threads that take part, the stages take
+d × w with h = ⌈M/m⌉, d = ⌈K/k⌉, w = ⌈N/n⌉. The first levels are those whose products are computed one after the other
+(each a pass over C), the others have sums in L2 (those of the last level) and in L3 (of the levels between): `Split`
+counts what that takes. With F× and F+ the rates of multiply-adds in the micro-kernel and of additions in combinations
+(flop/s, one multiply-add of a term counting once there), and β_X the bandwidth of level X of the memory, all for the
+threads that take part, the stages take
 
 ====================  ======================================================================================
 guard                 (M·K + K·N) / β
-combine and pack A    nnz(U)·h·d / F+  ⊕  (M·K + R·h·d) / β           once for every NC columns of a block of B
-combine and pack B    nnz(V)·d·w / F+  ⊕  (K·N + R·d·w) / β
+combine and pack A    a_terms·h·d / F+  ⊕  (a_blocks + R)·h·d / β     once for every NC columns of a block of B
+combine and pack B    b_terms·d·w / F+  ⊕  (b_blocks + R)·d·w / β
 micro-kernel          2·R·h′·w′·d / F×  ⊕  (R·h·d·⌈w/N2⌉ + R·d·w·⌈h/MA⌉) / β
-inner sums            2·nnz(W_inner)·h′·w′·⌈d/KC⌉ for every product of the outer levels / β_L2
-outer sums            3·nnz(W_outer)·m·n/(m_outer·n_outer)·h′·w′·⌈d/(CHUNKS·KC)⌉ / β_L3
-update C              P·(2 or 3)·M·N / β, P the passes over C
+inner sums            2·inner_sums·h′·w′·⌈d/KC⌉ / β_L2
+outer sums            3·outer_sums·h′·w′·⌈d/KC⌉ / β_L3
+update C              (2 or 3)·c_blocks·h·w·⌈d/(CHUNKS·KC)⌉ / β       writing a block first, adding to it later
 ====================  ======================================================================================
 
 x ⊕ y = max(x, y) + ν·min(x, y): what of the shorter one isn't hidden behind the longer one; ν = 0 is the classical
@@ -52,10 +54,28 @@ CALL, GUARD, PACK_A, PACK_B, KERNEL, INNER, OUTER, UPDATE = range(len(STAGES))
 MOVED, FLOPS = len(STAGES), len(STAGES) + 1  # two more columns of a score: bytes to and from memory, operations
 COLUMNS = len(STAGES) + 2
 
-# Columns of the table of candidates: the grid and rank of all levels, terms of U, V; of the innermost level its rank,
-# blocks of C and terms of W; of the outer levels rank, blocks of C, terms of W; rank of the outermost; levels.
-M_, K_, N_, R_, U_, V_, INNER_R, INNER_MN, INNER_W, OUTER_R, OUTER_MN, OUTER_W, FIRST_R, LEVELS = range(14)
-CANDIDATE_COLUMNS = 14
+# Columns of the table of candidates: the grid and rank of all levels, their number, and the splits to choose from.
+M_, K_, N_, R_, LEVELS, SPLITS = range(6)
+
+
+class Split(NamedTuple):
+    """A candidate with some of its levels as first ones: how many blocks take part in what, in all products."""
+
+    together: float  # products of all but the first levels
+    a_terms: float  # of the combinations of A
+    b_terms: float
+    a_blocks: float  # read from A
+    b_blocks: float
+    inner: float  # sums of the last level
+    inner_sums: float  # additions to these
+    outer_sums: float  # additions of these to those of the levels between
+    c_blocks: float  # additions to blocks of C
+
+
+SPLIT = len(Split._fields)
+TOGETHER, A_TERMS, B_TERMS, A_BLOCKS, B_BLOCKS, INNER_MN, INNER_SUMS, OUTER_SUMS, C_BLOCKS = range(SPLIT)
+SPLIT_COUNT = c.MOST_TOGETHER + 1
+CANDIDATE_COLUMNS = SPLITS + SPLIT_COUNT * SPLIT
 
 
 inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
@@ -116,49 +136,55 @@ def stage_times(x, M, N, K, machine, out):
     # What is computed together, as the engine's block sizes have it.
     KC = d / chunks
     row = KC * size
-    together = x[R_]
-    for apart in (x[R_] / x[FIRST_R], x[INNER_R], 1.0):  # of the products, those of fewer and fewer levels
-        if together * row * c.HIGH > c.SHARED_A or together * row * min(c.WIDEST[-1], max(high, wide)) > c.SHARED_B:
-            together = apart
+    split = x[SPLITS : SPLITS + SPLIT]
+    for i in range(1, SPLIT_COUNT):  # the products of fewer and fewer levels together
+        need = split[TOGETHER] * row
+        if need * c.HIGH > c.SHARED_A or need * min(c.WIDEST[-1], max(high, wide)) > c.SHARED_B:
+            split = x[SPLITS + i * SPLIT : SPLITS + (i + 1) * SPLIT]
+    together = split[TOGETHER]
     flushed = max(1.0, np.floor(c.CHUNKS_TIMES_RANK / x[R_]))
-    passes = np.ceil(chunks / flushed) * (x[R_] / together)
+    touches = np.ceil(chunks / flushed)
+    passes = touches * (x[R_] / together)
     tall = max(machine.MR, min(c.A_BYTES, c.A_SHARE / (together * flushed)) / row)  # rows of A for one thread
-    N2 = max(machine.NR, min(c.MOST_N2, machine.l2 / (x[INNER_MN] * tall * size)))
+    N2 = max(machine.NR, min(c.MOST_N2, machine.l2 / (split[INNER_MN] * tall * size)))
     NC = max(machine.NR, min(wide, c.WIDEST[min(int(x[LEVELS]), len(c.WIDEST) - 1)], c.SHARED_B / (together * row)))
     rounds = np.ceil(wide / NC)
 
     near = min(1.0, c.L3_SHARE * machine.l3 / (teams * (a + b + result + packed_a / passes + packed_b / passes)))
 
     def far(nbytes, rate):
-        return nbytes * (near / machine.l3_rate + (1 - near) / rate)
+        return nbytes * (near / (c.NEAR * machine.l3_rate) + (1 - near) / rate)
 
-    combine_a = x[U_] * h * d * rounds / machine.add
-    combine_b = x[V_] * d * w / machine.add
-    moved_a, moved_b = (a * x[R_] / together + packed_a) * rounds, b * x[R_] / together + packed_b
+    combine_a = split[A_TERMS] * h * d * rounds / machine.add
+    combine_b = split[B_TERMS] * d * w / machine.add
+    moved_a = (split[A_BLOCKS] * h * d * size + packed_a) * rounds
+    moved_b = c.READ_B * split[B_BLOCKS] * d * w * size + packed_b
     streamed = packed_a * np.ceil(wide / N2) + packed_b * np.ceil(high / (team * tall))
     compute = 2 * x[R_] * high * wide * d / machine.fma
-    inner = 2 * x[INNER_W] * x[R_] / x[INNER_R] * high * wide * chunks * size
-    outer = 3 * x[OUTER_W] * x[INNER_MN] * high * wide * np.ceil(chunks / flushed) * size if x[OUTER_R] > 1 else 0.0
-    updated = result * (2 + 3 * (passes - 1))
+    inner = 2 * split[INNER_SUMS] * high * wide * chunks * size
+    outer = 3 * split[OUTER_SUMS] * high * wide * chunks * size
+    updated = (3 * split[C_BLOCKS] * touches - x[M_] * x[N_]) * h * w * size
 
     guarded = a + b if x[LEVELS] > 0 else 0.0
     out[GUARD] = far(guarded, machine.read) / c.GUARD
     out[PACK_A] = _both(combine_a / c.ADD_A, far(moved_a, machine.copy) / c.PACK_A)
     out[PACK_B] = _both(combine_b / c.ADD_B, far(moved_b, machine.copy) / c.PACK_B)
-    out[KERNEL] = _both(compute, streamed / (c.STREAMED * machine.read))
+    # A tile prefetches a line of the next panel of B every four steps; a few rows of tiles don't reach its end.
+    missed = (1 - near) * max(0.0, 1 - high / (machine.MR * machine.NR * size / 16)) * packed_b
+    out[KERNEL] = _both(compute, streamed / (c.STREAMED * machine.read) + missed / (c.UNPREFETCHED * machine.l3_rate))
     if threads > 1:
         out[KERNEL] *= c.SHARED_KERNEL
     out[INNER] = inner / (c.INNER * machine.l2_rate)
     out[OUTER] = outer / (c.OUTER * machine.l3_rate)
     out[UPDATE] = far(updated, machine.copy) / c.UPDATE
-    out[CALL] = 0.0
+    out[CALL] = machine.start if threads > 1 and x[LEVELS] > 0 else 0.0  # of the guard
     if team > 1:
         tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one
         barriers = 2 * passes * rounds * np.ceil(h / (team * tall))
         idle = team * c.LAST_PIECE * (barriers / 2) / tiles
-        out[CALL] = barriers * c.BARRIER + idle * out[KERNEL]
+        out[CALL] += barriers * c.BARRIER + idle * out[KERNEL]
     out[MOVED] = guarded + moved_a + moved_b + streamed + updated
-    out[FLOPS] = 2 * x[R_] * high * wide * d + 2 * (x[U_] * h * d * rounds + x[V_] * d * w)
+    out[FLOPS] = 2 * x[R_] * high * wide * d + 2 * (split[A_TERMS] * h * d * rounds + split[B_TERMS] * d * w)
 
 
 def score(table, M, N, K, batch, machine, out):

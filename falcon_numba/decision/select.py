@@ -136,8 +136,11 @@ def select(
     else:
         choice = auto_candidates()
     # What is reproducible must not depend on what this machine measured, nor on the number of threads.
-    rates = default_rates(product.dtype, 1, hardware()) if settings.reproducible else rates_for(product.dtype, threads)
-    question = Question(product, choice, numpy_will_do, kernel, rates)
+    if settings.reproducible:
+        rates = single = default_rates(product.dtype, 1, hardware())
+    else:
+        rates, single = rates_for(product.dtype, threads), rates_for(product.dtype, 1)
+    question = Question(product, choice, numpy_will_do, kernel, rates, single)
     check = functools.partial(_check, product, settings, blocks_for)
     make = functools.partial(_plan, product, settings, threads, blocks_for, Ranking(question, check))
     order = in_order(question)
