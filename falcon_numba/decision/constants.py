@@ -20,6 +20,7 @@ SHARED_KERNEL = 1.015  # more time of the micro-kernel where several threads sha
 L3_SHARE = 0.5  # of L3 that one product's data may count on
 
 NUMPY_PACK_A, NUMPY_PACK_B = 0.6, 0.85  # NumPy's packing over ours: bytes of A; elements of B, over float32's
+NUMPY_BATCH = 0.5  # of the time to read a batch's operands and result that NumPy doesn't hide
 NUMPY_THIN = 8  # rows or columns of C below which packing never pays
 THIN, THIN_MUST_GAIN = 64, 1.1  # rows or columns below which predictions are less certain: the engine must win by far
 NUMPY_OUTER = 1.2e-9  # seconds that NumPy takes for an element of an outer product, in either dtype

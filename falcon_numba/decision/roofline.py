@@ -114,13 +114,16 @@ def _both(compute, memory):
 
 
 @inner
-def stage_times(x, M, N, K, machine, out):
+def stage_times(x, M, N, K, ahead, machine, out):
     """Stages of one product by one candidate.
 
     Parameters
     ----------
     x : float64 (CANDIDATE_COLUMNS,)
     M, N, K : float64
+    ahead : bool
+        Whether the operands are on their way already: in a batch a thread's next product is prefetched. Products with
+        levels don't gain from it: the guard goes through the whole batch before.
     machine : Machine
     out : float64 (COLUMNS,)
         Seconds of each stage, then bytes moved to and from memory, and operations.
@@ -152,8 +155,10 @@ def stage_times(x, M, N, K, machine, out):
 
     near = min(1.0, c.L3_SHARE * machine.l3 / (teams * (a + b + result + packed_a / passes + packed_b / passes)))
 
+    near_rate = machine.l3_rate * (1.0 if ahead and x[LEVELS] == 0 else c.NEAR)
+
     def far(nbytes, rate):
-        return nbytes * (near / (c.NEAR * machine.l3_rate) + (1 - near) / rate)
+        return nbytes * (near / near_rate + (1 - near) / rate)
 
     combine_a = split[A_TERMS] * h * d * rounds / machine.add
     combine_b = split[B_TERMS] * d * w / machine.add
@@ -189,9 +194,10 @@ def stage_times(x, M, N, K, machine, out):
 
 def score(table, M, N, K, batch, machine, out):
     """Seconds of every candidate for `batch` equal products: out[i] as in `stage_times`, all stages of candidate i."""
+    ahead = machine.threads == machine.teams and batch > machine.teams
     share = np.ceil(batch / machine.teams) * machine.teams  # as if every team had so many
     for i in range(len(table)):
-        stage_times(table[i], M, N, K, machine, out[i])
+        stage_times(table[i], M, N, K, ahead, machine, out[i])
         out[i] *= share if machine.teams > 1 else batch
         out[i, CALL] += machine.call + (machine.start if machine.threads > 1 else 0.0)
 
