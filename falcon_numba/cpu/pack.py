@@ -328,49 +328,52 @@ def make_pack(spec: KernelSpec, portable: bool):
                     poke(line + y * size, peek(line + y * size) * peek(factors + y * size))
 
     @part
-    def corner(operand, f, q):
-        """Row and lane where block q of block f of the first levels starts."""
-        rows, lanes = operand.grid_rows // operand.first_rows, operand.grid_lanes // operand.first_lanes
-        row = f // operand.first_lanes * rows + q // lanes
-        lane = f % operand.first_lanes * lanes + q % lanes
-        return row * operand.block_rows, lane * operand.block_lanes
-
-    @part
     def stage(operand, first, blocks, xt, rows, x1, s, lanes, width, scratch):
         """Bring `rows` rows × `lanes` lanes of every block that combination `first` needs into the staging buffer."""
+        high, wide = operand.grid_rows // operand.first_rows, operand.grid_lanes // operand.first_lanes
         for t in range(operand.first.ptr[first], operand.first.ptr[first + 1]):
             f = operand.first.block[t]
-            for q in range(blocks):
-                row, lane = corner(operand, f, q)
-                row, lane = row + xt, lane + s
+            q, top, left = f * blocks, f // operand.first_lanes * high, f % operand.first_lanes * wide
+            for bi in range(top, top + high):
+                row = bi * operand.block_rows + xt
                 valid_rows = max(0, min(rows, x1 - xt, operand.rows - row))
-                valid = max(0, min(lanes, operand.lanes - lane))
-                here = valid_rows if valid > 0 else 0
-                out = scratch.stage + (f * blocks + q) * VL * width * size
-                src = operand.address + row * operand.row_step + lane * operand.lane_step
-                stage_block(out, width, src, operand.row_step, operand.lane_step, rows, here, valid)
-                if operand.row_scale != 0 or operand.lane_scale != 0:
-                    scale_rows(operand, out, width, row, lane, here, valid)
+                for bl in range(left, left + wide):
+                    lane = bl * operand.block_lanes + s
+                    valid = max(0, min(lanes, operand.lanes - lane))
+                    here = valid_rows if valid > 0 else 0
+                    out = scratch.stage + q * VL * width * size
+                    src = operand.address + row * operand.row_step + lane * operand.lane_step
+                    stage_block(out, width, src, operand.row_step, operand.lane_step, rows, here, valid)
+                    if operand.row_scale != 0 or operand.lane_scale != 0:
+                        scale_rows(operand, out, width, row, lane, here, valid)
+                    q += 1
 
     @part
     def locate(operand, first, blocks, x, xt, x1, s, width, staged, scratch, prefetches):
         """Write down where row x of every block's strip starts; prefetch the strips of the next row, if asked to."""
-        count = operand.first_rows * operand.first_lanes
+        high, wide = operand.grid_rows // operand.first_rows, operand.grid_lanes // operand.first_lanes
+        step = 8 * operand.first_rows * operand.first_lanes
         for t in range(operand.first.ptr[first], operand.first.ptr[first + 1]):
             f = operand.first.block[t]
-            for q in range(blocks):
-                row, lane = corner(operand, f, q)
-                row, lane = row + x, lane + s
-                if staged:
-                    at = scratch.stage + ((f * blocks + q) * VL + x - xt) * width * size
-                elif x < x1 and row < operand.rows and lane < operand.lanes:
-                    at = operand.address + row * operand.row_step + lane * operand.lane_step
-                    if prefetches and row + 1 < operand.rows:
-                        for byte in range(0, width * size, CACHE_LINE):
-                            prefetch(at + operand.row_step + byte)
-                else:
-                    at = scratch.zeros
-                poke_i64(scratch.sources + 8 * (q * count + f), at)
+            q, top, left = f * blocks, f // operand.first_lanes * high, f % operand.first_lanes * wide
+            word = scratch.sources + 8 * f
+            for bi in range(top, top + high):
+                row = bi * operand.block_rows + x
+                inside = x < x1 and row < operand.rows
+                for bl in range(left, left + wide):
+                    lane = bl * operand.block_lanes + s
+                    if staged:
+                        at = scratch.stage + (q * VL + x - xt) * width * size
+                    elif inside and lane < operand.lanes:
+                        at = operand.address + row * operand.row_step + lane * operand.lane_step
+                        if prefetches and row + 1 < operand.rows:
+                            for byte in range(0, width * size, CACHE_LINE):
+                                prefetch(at + operand.row_step + byte)
+                    else:
+                        at = scratch.zeros
+                    poke_i64(word, at)
+                    word += step
+                    q += 1
 
     @part
     def combine(vectors, nontemporal, out, step, groups, terms, blocks, coefs, sources):

@@ -259,14 +259,14 @@ def make_worker(spec: KernelSpec, portable: bool):
         FIRST, OUTER, INNER = tables.FIRST_W, tables.OUTER_W, tables.INNER_W
         first_R, inner_R = len(FIRST.ptr) - 1, len(INNER.ptr) - 1
         R = (len(OUTER.ptr) - 1) * inner_R  # of all but the first levels
-        first_n, inner_n = tables.first[2], tables.inner[2]
-        target_m, target_n = m // tables.first[0], n // first_n
+        first_m, first_k, first_n = tables.first[0], tables.first[1], tables.first[2]
+        inner_n = tables.inner[2]
+        target_m, target_n = m // first_m, n // first_n
         inner_blocks, outer_n = tables.inner[0] * inner_n, target_n // inner_n
         blocks = target_m * target_n
         nested = inner_R != R or inner_blocks != blocks
         h, d, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_K] + k - 1) // k, (p[SIZE_N] + n - 1) // n  # of one block
         KC, MA, MC, NC, N2 = p[BLOCK_KC], p[BLOCK_MA], p[BLOCK_MC], p[BLOCK_NC], p[BLOCK_N2]
-        first_m, first_k = tables.first[0], tables.first[1]
         a_view = Operand(
             p[A], p[A_ROW], p[A_COL], p[SIZE_M], p[SIZE_K], m, k, first_m, first_k, h, d, p[A_SCALE], 0, tables.FIRST_U
         )
@@ -277,10 +277,8 @@ def make_worker(spec: KernelSpec, portable: bool):
         if packed_ahead:
             b_block = p[B_PACKED]
 
-        inner_reached, outer_reached = (
-            reached_before(INNER, inner_blocks),
-            reached_before(OUTER, blocks // inner_blocks),
-        )
+        inner_reached = reached_before(INNER, inner_blocks)
+        outer_reached = reached_before(OUTER, blocks // inner_blocks)
         first_reached = reached_before(FIRST, m * n // blocks)
         buf_h, ones = buf_t, np.ones(len(INNER.block), np.int64)
         if nested:

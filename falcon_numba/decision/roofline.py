@@ -163,7 +163,7 @@ def stage_times(x, M, N, K, ahead, machine, out):
     combine_a = split[A_TERMS] * h * d * rounds / machine.add
     combine_b = split[B_TERMS] * d * w / machine.add
     moved_a = (split[A_BLOCKS] * h * d * size + packed_a) * rounds
-    moved_b = c.READ_B * split[B_BLOCKS] * d * w * size + packed_b
+    read_b = split[B_BLOCKS] * d * w * size
     streamed = packed_a * np.ceil(wide / N2) + packed_b * np.ceil(high / (team * tall))
     compute = 2 * x[R_] * high * wide * d / machine.fma
     inner = 2 * split[INNER_SUMS] * high * wide * chunks * size
@@ -173,7 +173,7 @@ def stage_times(x, M, N, K, ahead, machine, out):
     guarded = a + b if x[LEVELS] > 0 else 0.0
     out[GUARD] = far(guarded, machine.read) / c.GUARD
     out[PACK_A] = _both(combine_a / c.ADD_A, far(moved_a, machine.copy) / c.PACK_A)
-    out[PACK_B] = _both(combine_b / c.ADD_B, far(moved_b, machine.copy) / c.PACK_B)
+    out[PACK_B] = _both(combine_b / c.ADD_B, far(c.READ_B * read_b + packed_b, machine.copy) / c.PACK_B)
     # A tile prefetches a line of the next panel of B every four steps; a few rows of tiles don't reach its end.
     missed = (1 - near) * max(0.0, 1 - high / (machine.MR * machine.NR * size / 16)) * packed_b
     out[KERNEL] = _both(compute, streamed / (c.STREAMED * machine.read) + missed / (c.UNPREFETCHED * machine.l3_rate))
@@ -188,7 +188,7 @@ def stage_times(x, M, N, K, ahead, machine, out):
         barriers = 2 * passes * rounds * np.ceil(h / (team * tall))
         idle = team * c.LAST_PIECE * (barriers / 2) / tiles
         out[CALL] += barriers * c.BARRIER + idle * out[KERNEL]
-    out[MOVED] = guarded + moved_a + moved_b + streamed + updated
+    out[MOVED] = guarded + moved_a + read_b + packed_b + streamed + updated
     out[FLOPS] = 2 * x[R_] * high * wide * d + 2 * (split[A_TERMS] * h * d * rounds + split[B_TERMS] * d * w)
 
 
