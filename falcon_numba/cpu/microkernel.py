@@ -13,9 +13,10 @@
 A row of a chunk is one vector, so packing a row-major A needs no transposition, and all MR broadcasts of a step lie
 at constant offsets from one pointer within MR·VL·itemsize (768) bytes: no L1 set conflicts whatever K is.
 
-The finished tile is not written to C. It is added, times a coefficient, to *packed* accumulators ("targets", one per
-block of C that the product contributes to), stored as contiguous tiles: combining H costs no traffic beyond L2 and has
-no edge cases. `epilogue` moves them to C.
+The finished tile is added, times a coefficient, to *packed* accumulators ("targets", one per block of C that the
+product contributes to), stored as contiguous tiles: combining H costs no traffic beyond L2 and has no edge cases. The
+last contribution to a target can take the sum to C right away, which saves writing and reading it once more;
+`epilogue` moves what stays in the targets.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ def make_microkernel(spec: KernelSpec):
 
     Returns
     -------
-    microkernel : Numba function (K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b,
-        step_b)
+    microkernel : Numba function (K, rows, columns, a, b, targets, addresses, coefs, accumulate, offset, outs,
+        out_offset, out_row, alpha, beta, reads, next_a, step_a, next_b, step_b)
         tile = A[MR, K] · B[K, NR], accumulated over k in order in one FMA chain per element; then for t < `targets`
-        the tile times coefs[t] is stored at addresses[t] + offset, or added where accumulate[t]. Of a tile at the edge
-        only `rows` rows matter; up to `ROWS_STEP` − 1 more are computed, the others left as they are. `a`, `b` are
-        addresses of the packed sliver and panel; `addresses` (int64), `coefs` (lane dtype) and `accumulate` (int64)
-        are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and those of b likewise.
+        x = coefs[t]·tile, plus what is at addresses[t] + offset where accumulate[t]. Where outs[t] is 0, x is stored
+        there; else alpha·x, plus beta times what is there with `reads`, is stored in a C at outs[t] + out_offset,
+        rows `out_row` bytes apart, columns contiguous. Of a tile at the edge only `rows` rows and `columns` columns
+        matter; up to `ROWS_STEP` − 1 rows and VL − 1 columns more are computed, the others left as they are. `a`, `b`
+        are addresses of the packed sliver and panel; `addresses`, `outs` (int64), `coefs` (lane dtype) and `accumulate`
+        (int64) are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and those of b
+        likewise.
     """
     VL, NV, NR, size = spec.VL, spec.NV, spec.NR, spec.itemsize
     unroll = min(UNROLL, VL)
@@ -51,13 +55,35 @@ def make_microkernel(spec: KernelSpec):
 
     @intrinsic
     def microkernel(
-        typingctx, K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b, step_b
+        typingctx,
+        K,
+        rows,
+        columns,
+        a,
+        b,
+        targets,
+        addresses,
+        coefs,
+        accumulate,
+        offset,
+        outs,
+        out_offset,
+        out_row,
+        alpha,
+        beta,
+        reads,
+        next_a,
+        step_a,
+        next_b,
+        step_b,
     ):
         def codegen(context, builder, signature, args):
-            K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b, step_b = args
+            K, rows, columns, a, b, *args = args
+            targets, addresses, coefs, accumulate, offset, outs, out_offset, out_row, alpha, beta, reads, *args = args
+            next_a, step_a, next_b, step_b = args
             v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
 
-            def step(acc, a, b):
+            def step(acc, NV, a, b):
                 """One k: NV loads of B, a broadcast of A for every row, fused multiply-adds of all pairs."""
                 line = [v.load(add(b, c64(j * v.width)), align=v.width) for j in range(NV)]
                 out = []
@@ -66,7 +92,7 @@ def make_microkernel(spec: KernelSpec):
                     out += [v.fma(x, line[j], acc[i * NV + j]) for j in range(NV)]
                 return out
 
-            def loop(name, count, state, steps):
+            def loop(name, count, state, NV, steps):
                 """`count` rounds of `steps` k each; leaves the builder after the loop, returns the state there."""
                 entry = builder.block
                 head, exit_ = builder.append_basic_block(name), builder.append_basic_block(name + ".end")
@@ -79,7 +105,7 @@ def make_microkernel(spec: KernelSpec):
                     v.prefetch(line_a)
                     v.prefetch(line_b)
                 for u in range(steps):
-                    acc = step(acc, add(a, c64(u * size)), add(b, c64(u * NR * size)))
+                    acc = step(acc, NV, add(a, c64(u * size)), add(b, c64(u * NR * size)))
                 after = add(i, c64(1))
                 a_next = add(a, c64(steps * size))
                 if steps > 1:  # after the last round of a chunk (a power of two of them) come its other rows
@@ -92,47 +118,84 @@ def make_microkernel(spec: KernelSpec):
                 builder.position_at_end(exit_)
                 return [phi(builder, x.type, (x, entry), (y, head)) for x, y in zip(state, new, strict=True)]
 
-            def target(t):
-                """The tile of target t."""
-                return add(builder.load(v.pointer(add(addresses, builder.shl(t, c64(3))), I64)), offset)
+            def word(array, t):
+                """Element t of an array of int64."""
+                return builder.load(v.pointer(add(array, builder.shl(t, c64(3))), I64))
 
-            def tile(MR):
-                """The first MR rows of the tile, from beginning to end."""
+            def is_set(x):
+                return builder.icmp_signed("!=", x, c64(0))
+
+            def both(condition):
+                """The two branches of a condition, each with what the condition is there."""
+                with builder.if_else(condition) as branches:
+                    for branch, holds in zip(branches, (True, False), strict=True):
+                        with branch:
+                            yield holds
+
+            def prefetch_sums(MR, NV):
+                """What the tile will be added to: it comes while the tile is computed."""
                 with cgutils.for_range(builder, targets) as each:
-                    for x in range(0, MR * NR * size, CACHE_LINE):
-                        v.prefetch(add(target(each.index), c64(x)))
+                    out = word(outs, each.index)
+                    with builder.if_then(builder.or_(builder.not_(is_set(out)), is_set(word(accumulate, each.index)))):
+                        at = add(word(addresses, each.index), offset)
+                        for x in range(0, MR * NR * size, CACHE_LINE):
+                            v.prefetch(add(at, c64(x)))
+                    with builder.if_then(is_set(out)):
+                        row = add(out, out_offset)
+                        for _ in range(MR):
+                            for x in (*range(0, NV * v.width, CACHE_LINE), NV * v.width - 1):
+                                v.prefetch(add(row, c64(x)))
+                            row = add(row, out_row)
 
-                rounds = builder.sdiv(K, c64(unroll))
-                state = loop("group", rounds, [a, b, next_a, next_b, *[v.zero] * (MR * NV)], unroll)
-                acc = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, 1)[4:]
+            def between(x, low, high):
+                """low < x ≤ high"""
+                return builder.and_(builder.icmp_signed(">", x, c64(low)), builder.icmp_signed("<=", x, c64(high)))
 
+            def add_to_sums(acc, NV):
+                """The finished tile, to where it belongs."""
+                alphas, betas = v.splat(alpha), v.splat(beta)
                 with cgutils.for_range(builder, targets) as each:
-                    word = builder.shl(each.index, c64(3))
-                    out = target(each.index)
+                    target, out = add(word(addresses, each.index), offset), word(outs, each.index)
                     coef = v.splat(v.scalar(add(coefs, mul(each.index, c64(size)))))
-                    adding = builder.icmp_signed("!=", builder.load(v.pointer(add(accumulate, word), I64)), c64(0))
-                    with builder.if_else(adding) as branches:
-                        for branch, accumulates in zip(branches, (True, False), strict=True):
-                            with branch:
-                                for x, value in enumerate(acc):
-                                    at = add(out, c64(x * v.width))
-                                    y = (
-                                        v.fma(coef, value, v.load(at, v.width))
-                                        if accumulates
-                                        else builder.fmul(coef, value)
-                                    )
-                                    v.store(y, at, v.width)
 
-            whole, *edges = sorted({*range(ROWS_STEP, spec.MR, ROWS_STEP), spec.MR}, reverse=True)
-            for MR in edges:
-                above = builder.icmp_signed(">", rows, c64(MR - ROWS_STEP))
-                with builder.if_then(builder.and_(above, builder.icmp_signed("<=", rows, c64(MR)))):
-                    tile(MR)
-            with builder.if_then(builder.icmp_signed(">", rows, c64(edges[0] if edges else 0)), likely=True):
-                tile(whole)
+                    def total(x, i, j, accumulates):
+                        at = add(target, c64((i * NR + j * VL) * size))
+                        return v.fma(coef, x, v.load(at, v.width)) if accumulates else builder.fmul(coef, x)
+
+                    for accumulates in both(is_set(word(accumulate, each.index))):
+                        for leaves in both(is_set(out)):
+                            for reading in both(is_set(reads)) if leaves else (False,):
+                                row = add(out, out_offset)
+                                for x, value in enumerate(acc):
+                                    i, j = divmod(x, NV)
+                                    y = total(value, i, j, accumulates)
+                                    if leaves:
+                                        at, y = add(row, c64(j * v.width)), builder.fmul(alphas, y)
+                                        v.store(v.fma(betas, v.load(at), y) if reading else y, at)
+                                    else:
+                                        v.store(y, add(target, c64((i * NR + j * VL) * size)), v.width)
+                                    if j == NV - 1:
+                                        row = add(row, out_row)
+
+            def tile(MR, NV):
+                """The first MR rows and NV vectors of the tile, from beginning to end."""
+                prefetch_sums(MR, NV)
+                rounds = builder.sdiv(K, c64(unroll))
+                state = loop("group", rounds, [a, b, next_a, next_b, *[v.zero] * (MR * NV)], NV, unroll)
+                state = loop("rest", builder.sub(K, mul(rounds, c64(unroll))), state, NV, 1)
+                add_to_sums(state[4:], NV)
+
+            # Code for every height and width of tiles: at the edges the kernel computes little more than what is there.
+            heights = [*range(ROWS_STEP, spec.MR, ROWS_STEP), spec.MR]
+            for low, high in reversed(list(zip([0, *heights], heights, strict=False))):
+                for width in range(NV, 0, -1):
+                    fits = builder.and_(between(rows, low, high), between(columns, (width - 1) * VL, width * VL))
+                    with builder.if_then(fits, likely=(high, width) == (spec.MR, NV)):
+                        tile(high, width)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 13), codegen
+        i, scalar = types.int64, types.float32 if size == 4 else types.float64
+        return types.void(*[i] * 13, scalar, scalar, *[i] * 5), codegen
 
     return microkernel
 
@@ -146,9 +209,30 @@ def make_portable_microkernel(spec: KernelSpec):
     part = inner_of(spec.isa, spec.dtype)
 
     @part
-    def microkernel(K, rows, a, b, targets, addresses, coefs, accumulate, offset, next_a, step_a, next_b, step_b):
+    def microkernel(
+        K,
+        rows,
+        columns,
+        a,
+        b,
+        targets,
+        addresses,
+        coefs,
+        accumulate,
+        offset,
+        outs,
+        out_offset,
+        out_row,
+        alpha,
+        beta,
+        reads,
+        next_a,
+        step_a,
+        next_b,
+        step_b,
+    ):
         for i in range(rows):
-            for j in range(NR):
+            for j in range(columns):
                 acc = zero
                 for k in range(K):
                     x = peek(a + ((k // VL) * MR * VL + i * VL + k % VL) * size)
@@ -156,6 +240,12 @@ def make_portable_microkernel(spec: KernelSpec):
                 for t in range(targets):
                     at = peek_i64(addresses + 8 * t) + offset + (i * NR + j) * size
                     coef = peek(coefs + t * size)
-                    poke(at, fma(coef, acc, peek(at)) if peek_i64(accumulate + 8 * t) != 0 else coef * acc)
+                    y = fma(coef, acc, peek(at)) if peek_i64(accumulate + 8 * t) != 0 else coef * acc
+                    if peek_i64(outs + 8 * t) != 0:
+                        at = peek_i64(outs + 8 * t) + out_offset + i * out_row + j * size
+                        y = alpha * y
+                        if reads != 0:
+                            y = fma(beta, peek(at), y)
+                    poke(at, y)
 
     return microkernel

@@ -13,13 +13,14 @@ One product, sizes being those of one block (⌈M/m⌉ × ⌈K/k⌉ × ⌈N/n⌉
     2nd loop  jr                   NR columns
     1st loop  ir                     MR rows:               micro-kernel
                                T_(p,q) += W_outer[p, o]·H_q, all T in L3
-                           C_(g,p,q) += W_first[g, f]·T_(p,q), row by row
+                           C_(g,p,q) += W_first[g, f]·T_(p,q), row by row, or in the micro-kernel already
 
 The product of two blocks never exists: a finished tile goes straight into the sums H, one per block of C of the inner
 level (fused GEMM + Combine H). With several levels these go into T, one per block of C of the outer and the inner
 levels, once for every product of the outer ones: an inner sum is touched often and near, an outer one far away and
-seldom. With one level or none H goes to C directly. There are first levels only where the packed forms of all products
-don't fit into the workspace: their products are computed one after the other, each adding to C.
+seldom. With one level or none H goes to C directly: the last product that adds to a tile has the micro-kernel do it.
+There are first levels only where the packed forms of all products don't fit into the workspace: their products are
+computed one after the other, each adding to C.
 
 The inner dimension is never split between threads and every element sees the same operations in the same order for any
 number of them, so the result has the same bits.
@@ -173,6 +174,15 @@ class Buffers(NamedTuple):
     clock_step: int
 
 
+class Out(NamedTuple):
+    """What of a piece goes from the micro-kernel to C: whole tiles in its first rows and columns."""
+
+    rows: int
+    columns: int
+    row_step: int  # of C
+    nowhere: int  # address of zeros, instead of addresses in C
+
+
 def make_worker(spec: KernelSpec, portable: bool):
     """Compile-ready worker for one kernel spec; `worker_signature` is its only signature."""
     MR, NV, NR, VL, size = spec.MR, spec.NV, spec.NR, spec.VL, spec.itemsize
@@ -187,19 +197,20 @@ def make_worker(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
-    def macrokernel(rows, panels, kb, a, b, next_a, next_b, unpacked, span, targets, addresses, coefs, accumulate):
+    def macrokernel(sizes, a, b, next_a, next_b, unpacked, span, sums, ends, out, scales):
         """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K.
 
-        Prefetches what of packed A and B comes next and, on the way, bytes span[0] … span[1] of a pair of `unpacked`
-        matrices.
+        Whole tiles end in C where `ends` says so, the others in the sums. Prefetches what of packed A and B comes next
+        and, on the way, bytes span[0] … span[1] of a pair of `unpacked` matrices.
         """
-        tiles = (rows + MR - 1) // MR
+        rows, columns, kb = sizes
+        tiles, panels = (rows + MR - 1) // MR, (columns + NR - 1) // NR
         panel = kb * NR * size
         sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
         prefetched = max(1, kb // 4) * 64  # bytes that one tile prefetches
         start = panels * tiles - (tiles * sliver + prefetched - 1) // prefetched  # first tile that prefetches A
         for jr in range(panels):
-            here = b + jr * panel
+            here, broad = b + jr * panel, min(NR, columns - jr * NR)
             ahead = here + panel if jr + 1 < panels else next_b
             done = 0
             for ir in range(tiles):
@@ -210,8 +221,11 @@ def make_worker(spec: KernelSpec, portable: bool):
                 elif x < span[1]:
                     line_a, step_a = address_in(unpacked, x), 64
                 line_b, step_b = (ahead + done, 64) if done < panel else (ahead, 0)
-                sums, at = (targets, addresses, coefs, accumulate), index * tile_bytes
-                microkernel(kb, high, a + ir * sliver, here, *sums, at, line_a, step_a, line_b, step_b)
+                whole = (ir + 1) * MR <= out.rows and (jr + 1) * NR <= out.columns
+                at = ends if whole else out.nowhere, ir * MR * out.row_step + jr * NR * size, out.row_step
+                prefetches = line_a, step_a, line_b, step_b
+                here_a, offset = a + ir * sliver, index * tile_bytes
+                microkernel(kb, high, broad, here_a, here, *sums, offset, *at, *scales, *prefetches)
                 done += prefetched
 
     @part
@@ -243,13 +257,47 @@ def make_worker(spec: KernelSpec, portable: bool):
             out += bytes_
 
     @part
-    def reached_before(terms, blocks):
-        """Whether an earlier product has reached the block of each term of a W: int64, one per term."""
-        reached, seen = np.zeros(len(terms.block), np.int64), np.zeros(blocks, np.int64)
-        for t in range(len(reached)):
-            reached[t] = seen[terms.block[t]]
+    def reached(terms, blocks, later):
+        """Whether an earlier, or a later, product reaches the block of each term of a W: int64, one per term."""
+        count = len(terms.block)
+        out, seen = np.zeros(count, np.int64), np.zeros(blocks, np.int64)
+        for i in range(count):
+            t = count - 1 - i if later else i
+            out[t] = seen[terms.block[t]]
             seen[terms.block[t]] = 1
-        return reached
+        return out
+
+    @part
+    def flush_piece(p, tables, f, reached_before, pc, scales, sums, start, y, x, buffer):
+        """Rows y[0] … y[1] and columns x[0] … x[1] of a piece, whole tiles before them, from the sums to blocks of C.
+
+        The piece starts at row start[0] and column start[1] of every block.
+        """
+        (alpha, beta), (source, target_bytes, tiles), (row, column), (y0, y1), (x0, x1) = scales, sums, start, y, x
+        if y0 >= y1 or x0 >= x1:
+            return
+        source += (x0 // NR * tiles + y0 // MR) * tile_bytes
+        FIRST, inner_m, inner_n = tables.FIRST_W, tables.inner[0], tables.inner[2]
+        m, n = tables.grid[0], tables.grid[2]
+        h, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_N] + n - 1) // n
+        first_n, target_m, target_n = tables.first[2], m // tables.first[0], n // tables.first[2]
+        outer_n = target_n // inner_n
+        for q in range(target_m * target_n):
+            qo, qi = q // (inner_m * inner_n), q % (inner_m * inner_n)
+            block_m, block_n = qo // outer_n * inner_m + qi // inner_n, qo % outer_n * inner_n + qi % inner_n
+            for t in range(FIRST.ptr[f], FIRST.ptr[f + 1]):
+                g = FIRST.block[t]
+                i = (g // first_n * target_m + block_m) * h + row + y0
+                j = (g % first_n * target_n + block_n) * w + column + x0
+                rows, columns = min(y1 - y0, p[SIZE_M] - i), min(x1 - x0, p[SIZE_N] - j)
+                if rows > 0 and columns > 0:
+                    again = pc > 0 or reached_before[t] != 0
+                    old, reads, new = one if again else beta, again or beta != 0, alpha * FIRST.coef[t]
+                    e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
+                    e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
+                    c, steps = p[C] + i * p[C_ROW] + j * p[C_COL], (p[C_ROW], p[C_COL])
+                    sizes, exponents = (rows, columns, tiles), (e_row, e_col)
+                    flush(c, steps, sizes, source + q * target_bytes, new, old, reads, exponents, buffer)
 
     @part
     def product(tid, threads, sync, passed, p, after, alpha, beta, tables, buffers, target_bytes, scratch, clock):
@@ -262,7 +310,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         first_m, first_k, first_n = tables.first[0], tables.first[1], tables.first[2]
         inner_n = tables.inner[2]
         target_m, target_n = m // first_m, n // first_n
-        inner_blocks, outer_n = tables.inner[0] * inner_n, target_n // inner_n
+        inner_blocks = tables.inner[0] * inner_n
         blocks = target_m * target_n
         nested = inner_R != R or inner_blocks != blocks
         h, d, w = (p[SIZE_M] + m - 1) // m, (p[SIZE_K] + k - 1) // k, (p[SIZE_N] + n - 1) // n  # of one block
@@ -277,9 +325,14 @@ def make_worker(spec: KernelSpec, portable: bool):
         if packed_ahead:
             b_block = p[B_PACKED]
 
-        inner_reached = reached_before(INNER, inner_blocks)
-        outer_reached = reached_before(OUTER, blocks // inner_blocks)
-        first_reached = reached_before(FIRST, m * n // blocks)
+        inner_reached = reached(INNER, inner_blocks, False)
+        outer_reached = reached(OUTER, blocks // inner_blocks, False)
+        first_reached = reached(FIRST, m * n // blocks, False)
+        # Without outer and first levels the last product that reaches a sum takes it to C, if rows of C are contiguous
+        # and there is no scaling to undo.
+        direct = first_R == 1 and not nested and p[C_COL] == size and p[A_EXPONENT] == 0
+        goes_on = reached(INNER, inner_blocks, True)
+        ends, nowhere = np.zeros(len(INNER.block), np.int64), np.zeros(len(INNER.block), np.int64)
         buf_h, ones = buf_t, np.ones(len(INNER.block), np.int64)
         if nested:
             buf_t += inner_blocks * target_bytes
@@ -300,6 +353,7 @@ def make_worker(spec: KernelSpec, portable: bool):
             panels = (nb + NR - 1) // NR
             for pc in range(0, d, KC * p[BLOCK_CHUNKS]):  # 4th loop
                 kf = min(KC * p[BLOCK_CHUNKS], d - pc)
+                out_scales = (alpha, one if pc > 0 else beta, 1 if pc > 0 or beta != 0 else 0)
                 for f in range(first_R):
                     b_row = R * panels * NR * size  # bytes of one row of all these B̃_r
                     for i0 in range(0, h, MA):  # 3rd loop
@@ -329,32 +383,44 @@ def make_worker(spec: KernelSpec, portable: bool):
                         call, (ahead_0, ahead_1) = 0, share(ahead, i0 // MA, (h + MA - 1) // MA)
                         ticket = next_ticket(sync, np.int64(-1), threads)
                         while True:
-                            x0, x1, jn, j1 = piece(ticket, tiles, panels, rows_cut, columns_cut, threads)
+                            x0, x1, j0, j1 = piece(ticket, tiles, panels, rows_cut, columns_cut, threads)
                             if x1 == 0:
                                 break
-                            high, wide, ic = x1 - x0, j1 - jn, i0 + x0 * MR
-                            mb = min(high * MR, h - ic)
+                            high, ic, jn = x1 - x0, i0 + x0 * MR, jc + j0 * NR
+                            rows, columns = min(high * MR, h - ic), min((j1 - j0) * NR, w - jn)
+                            # What is there in all blocks, of which the last ones are the smallest.
+                            out_rows = max(0, min(rows, p[SIZE_M] - (m - 1) * h - ic)) // MR * MR if direct else 0
+                            out_columns = max(0, min(columns, p[SIZE_N] - (n - 1) * w - jn)) // NR * NR
+                            out = Out(out_rows, out_columns, p[C_ROW], nowhere.ctypes.data)
+                            for t in range(len(ends)):
+                                block_m, block_n = INNER.block[t] // inner_n, INNER.block[t] % inner_n
+                                c = p[C] + (block_m * h + ic) * p[C_ROW] + (block_n * w + jn) * p[C_COL]
+                                ends[t] = c if goes_on[t] == 0 else 0
                             a = buf_a
                             for s in range(0, kf, KC):
                                 kb = min(KC, kf - s)
                                 sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
                                 for r in range(R):
                                     here = a + x0 * sliver
-                                    b = b_block + s * b_row + (r * panels + jn) * NR * kb * size
+                                    b = b_block + s * b_row + (r * panels + j0) * NR * kb * size
                                     # What is read after the last panel of this: next product, next chunk, or anything.
                                     next_a, next_b = buf_a, b_block
                                     if r + 1 < R:
                                         next_a, next_b = here + a_step, b + panels * NR * kb * size
                                     elif s + kb < kf:
                                         next_a = here + a_step
-                                        next_b = b_block + (s + kb) * b_row + jn * NR * min(KC, kf - s - kb) * size
+                                        next_b = b_block + (s + kb) * b_row + j0 * NR * min(KC, kf - s - kb) * size
                                     ri = r % inner_R
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
                                     where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
+                                    to = (ends if s + kb == kf else nowhere).ctypes.data + 8 * t
                                     y0, y1 = share(ahead_1 - ahead_0, call, calls)
-                                    span, sums = (ahead_0 + y0, ahead_0 + y1), (count, where, coefs, adds)
-                                    macrokernel(mb, wide, kb, here, b, next_a, next_b, unpacked, span, *sums)
+                                    span, sizes = (ahead_0 + y0, ahead_0 + y1), (rows, columns, kb)
+                                    sums = (count, where, coefs, adds)
+                                    macrokernel(
+                                        sizes, here, b, next_a, next_b, unpacked, span, sums, to, out, out_scales
+                                    )
                                     call += 1
                                     a += a_step
                                     if nested and ri + 1 == inner_R:
@@ -364,37 +430,22 @@ def make_worker(spec: KernelSpec, portable: bool):
                                             to = buf_t + OUTER.block[t] * inner_blocks * target_bytes
                                             again, coef = outer_reached[t] != 0 or s > 0, OUTER.coef[t]
                                             for q in range(inner_blocks):
-                                                at = q * target_bytes
-                                                add(to + at, buf_h + at, high * wide * tile_bytes, coef, again)
+                                                at, nbytes = q * target_bytes, high * (j1 - j0) * tile_bytes
+                                                add(to + at, buf_h + at, nbytes, coef, again)
                                         lap(clock, TARGETS)
                             lap(clock, KERNEL)
-                            for q in range(blocks):
-                                qo, qi = q // inner_blocks, q % inner_blocks
-                                row, column = qo // outer_n * tables.inner[0] + qi // inner_n, qo % outer_n * inner_n
-                                column += qi % inner_n
-                                for t in range(FIRST.ptr[f], FIRST.ptr[f + 1]):
-                                    g = FIRST.block[t]
-                                    i = (g // first_n * target_m + row) * h + ic
-                                    j = (g % first_n * target_n + column) * w + jc + jn * NR
-                                    rows = min(mb, p[SIZE_M] - i)
-                                    columns = min(wide * NR, w - jc - jn * NR, p[SIZE_N] - j)
-                                    if rows > 0 and columns > 0:
-                                        c = p[C] + i * p[C_ROW] + j * p[C_COL]
-                                        again = pc > 0 or first_reached[t] != 0
-                                        old, reads = one if again else beta, again or beta != 0
-                                        e_row = p[A_EXPONENT] + 4 * i if p[A_EXPONENT] != 0 else 0
-                                        e_col = p[B_EXPONENT] + 4 * j if p[B_EXPONENT] != 0 else 0
-                                        steps, new = (p[C_ROW], p[C_COL]), alpha * FIRST.coef[t]
-                                        source = buf_t + q * target_bytes
-                                        sizes, exponents = (rows, columns, high), (e_row, e_col)
-                                        flush(c, steps, sizes, source, new, old, reads, exponents, scratch.stage)
+                            source, start, scales = (buf_t, target_bytes, high), (ic, jn), (alpha, beta)
+                            y, x = (out_rows, rows), (0, columns)
+                            flush_piece(p, tables, f, first_reached, pc, scales, source, start, y, x, scratch.stage)
+                            y, x = (0, out_rows), (out_columns, columns)
+                            flush_piece(p, tables, f, first_reached, pc, scales, source, start, y, x, scratch.stage)
                             lap(clock, FLUSH)
                             ticket = next_ticket(sync, ticket, threads)
                     ahead = 0
                     if packed_ahead:
                         b_block += kf * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
-        return passed + 0 * (len(addresses) + len(inner_reached) + len(ones))
+        return passed + 0 * (len(addresses) + len(inner_reached) + len(ones) + len(ends) + len(nowhere))
 
     def worker(tid, threads, team, sync, products, alpha, beta, tables, buffers):
         blocks = max(tables.grid[0] * tables.grid[1], tables.grid[1] * tables.grid[2])

@@ -15,6 +15,7 @@ NEAR = 0.48  # moving what is in L3 already, for any of the above, over L3: data
 UNPREFETCHED = 0.4  # packed B from memory that nobody prefetched, over L3: a core has so many lines outstanding
 INNER, OUTER = 1.0, 1.0  # adding to the sums, over L2 and L3
 UPDATE = 0.46  # of C, over copying: short rows, far apart
+DIRECT = 0.5  # of the time of updating C that is left where the micro-kernel stores to C
 GUARD = 0.36
 SHARED_KERNEL = 1.015  # more time of the micro-kernel where several threads share caches and memory
 L3_SHARE = 0.5  # of L3 that one product's data may count on

@@ -30,12 +30,14 @@ class Product(NamedTuple):
 
 
 class Kernel(Protocol):
-    """What the decision must know of the micro-kernel: its tile, and the longest chunk of the inner dimension."""
+    """What the decision must know of the micro-kernel: its tile and vectors, and the longest chunk of K."""
 
     @property
     def MR(self) -> int: ...
     @property
     def NR(self) -> int: ...
+    @property
+    def VL(self) -> int: ...
     @property
     def KC(self) -> int: ...
     @property
@@ -82,7 +84,7 @@ def whole_products(product: Product, threads: int) -> bool:
 @functools.lru_cache(maxsize=64)
 def _machine(kernel: Kernel, rates: Rates, teams: int) -> roofline.Machine:
     facts = hardware()
-    figures = kernel.MR, kernel.NR, kernel.KC, kernel.itemsize, facts.l2, facts.l3, rates.threads, teams
+    figures = kernel.MR, kernel.NR, kernel.VL, kernel.KC, kernel.itemsize, facts.l2, facts.l3, rates.threads, teams
     speeds = rates.fma, rates.add, rates.l2, rates.l3, rates.read, rates.copy, rates.start, rates.call
     return roofline.Machine(*map(float, (*figures, *speeds)))
 

@@ -86,6 +86,7 @@ class Machine(NamedTuple):
 
     MR: float
     NR: float
+    VL: float
     KC: float
     itemsize: float
     l2: float
@@ -165,7 +166,8 @@ def stage_times(x, M, N, K, ahead, machine, out):
     moved_a = (split[A_BLOCKS] * h * d * size + packed_a) * rounds
     read_b = split[B_BLOCKS] * d * w * size
     streamed = packed_a * np.ceil(wide / N2) + packed_b * np.ceil(high / (team * tall))
-    compute = 2 * x[R_] * high * wide * d / machine.fma
+    operations = 2 * x[R_] * high * _up(w, machine.VL) * d
+    compute = operations / machine.fma
     inner = 2 * split[INNER_SUMS] * high * wide * chunks * size
     outer = 3 * split[OUTER_SUMS] * high * wide * chunks * size
     updated = (3 * split[C_BLOCKS] * touches - x[M_] * x[N_]) * h * w * size
@@ -182,6 +184,8 @@ def stage_times(x, M, N, K, ahead, machine, out):
     out[INNER] = inner / (c.INNER * machine.l2_rate)
     out[OUTER] = outer / (c.OUTER * machine.l3_rate)
     out[UPDATE] = far(updated, machine.copy) / c.UPDATE
+    if x[LEVELS] <= 1 and together == x[R_]:  # the micro-kernel does it
+        out[UPDATE] *= c.DIRECT
     out[CALL] = machine.start if threads > 1 and x[LEVELS] > 0 else 0.0  # of the guard
     if team > 1:
         tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one
@@ -189,7 +193,7 @@ def stage_times(x, M, N, K, ahead, machine, out):
         idle = team * c.LAST_PIECE * (barriers / 2) / tiles
         out[CALL] += barriers * c.BARRIER + idle * out[KERNEL]
     out[MOVED] = guarded + moved_a + read_b + packed_b + streamed + updated
-    out[FLOPS] = 2 * x[R_] * high * wide * d + 2 * (split[A_TERMS] * h * d * rounds + split[B_TERMS] * d * w)
+    out[FLOPS] = operations + 2 * (split[A_TERMS] * h * d * rounds + split[B_TERMS] * d * w)
 
 
 def score(table, M, N, K, batch, machine, out):
