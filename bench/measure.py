@@ -138,14 +138,15 @@ class AgainstNumPy:
 
 @functools.cache
 def _peak_kernel(spec: KernelSpec) -> Any:
-    MR = spec.MR
+    tile, scale = (spec.MR, spec.NR), np.dtype(spec.dtype).type(1)
     microkernel = (make_portable_microkernel if spec.isa == "generic" else make_microkernel)(spec)
 
     @njit([types.void(*[types.int64] * 5)], nogil=True)
     def repeat(rounds, K, a, b, zero):
         for _ in range(rounds):
             # Zero targets, so that nothing is stored, but a zero from memory, so that the product isn't optimised away.
-            microkernel(K, MR, a, b, peek_i64(zero), a, a, a, 0, a, 0, b, 0)
+            sums = (peek_i64(zero), a, a, a)
+            microkernel(K, tile, (a, b), sums, 0, (a, 0, 0), (scale, scale, 0), (a, 0, b, 0))
 
     return repeat
 

@@ -101,9 +101,9 @@ def _once(engine: Engine, a: np.ndarray, b: np.ndarray, c: np.ndarray, threads: 
 
 
 def multiplications(plan: Any, whole_tiles: bool) -> int:
-    """Multiply-adds in the micro-kernel: of the blocks, or of the whole tiles that cover them."""
+    """Multiply-adds in the micro-kernel: of the blocks, or of what the micro-kernel makes of them."""
     spec = SPECS[isa_family(), plan.dtype]
-    (m, k, n), tile = plan.grid, (ROWS_STEP, spec.NR) if whole_tiles else (1, 1)
+    (m, k, n), tile = plan.grid, (ROWS_STEP, spec.VL) if whole_tiles else (1, 1)
     rows, columns = (math.ceil(math.ceil(x / y) / z) * z for x, y, z in ((plan.M, m, tile[0]), (plan.N, n, tile[1])))
     return plan.rank * rows * math.ceil(plan.K / k) * columns
 

@@ -33,13 +33,18 @@ from .spec import KernelSpec
 UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B
 
 
+def unpack(builder, tuples):
+    """The values in each of several tuples."""
+    return [cgutils.unpack_tuple(builder, x) for x in tuples]
+
+
 def make_microkernel(spec: KernelSpec):
     """The micro-kernel in LLVM vectors.
 
     Returns
     -------
-    microkernel : Numba function (K, rows, columns, a, b, targets, addresses, coefs, accumulate, offset, outs,
-        out_offset, out_row, alpha, beta, reads, next_a, step_a, next_b, step_b)
+    microkernel : Numba function (K, (rows, columns), (a, b), (targets, addresses, coefs, accumulate), offset,
+        (outs, out_offset, out_row), (alpha, beta, reads), (next_a, step_a, next_b, step_b))
         tile = A[MR, K] · B[K, NR], accumulated over k in order in one FMA chain per element; then for t < `targets`
         x = coefs[t]·tile, plus what is at addresses[t] + offset where accumulate[t]. Where outs[t] is 0, x is stored
         there; else alpha·x, plus beta times what is there with `reads`, is stored in a C at outs[t] + out_offset,
@@ -52,35 +57,20 @@ def make_microkernel(spec: KernelSpec):
     VL, NV, NR, size = spec.VL, spec.NV, spec.NR, spec.itemsize
     unroll = min(UNROLL, VL)
     groups = VL // unroll  # rounds in a chunk
+    i, scalar = types.int64, types.float32 if size == 4 else types.float64
+    scales = types.Tuple([scalar, scalar, i])
+    signature = types.void(
+        i, *(types.UniTuple(i, n) for n in (2, 2, 4)), i, types.UniTuple(i, 3), scales, types.UniTuple(i, 4)
+    )
 
     @intrinsic
-    def microkernel(
-        typingctx,
-        K,
-        rows,
-        columns,
-        a,
-        b,
-        targets,
-        addresses,
-        coefs,
-        accumulate,
-        offset,
-        outs,
-        out_offset,
-        out_row,
-        alpha,
-        beta,
-        reads,
-        next_a,
-        step_a,
-        next_b,
-        step_b,
-    ):
+    def microkernel(typingctx, K, size_of_tile, packed, sums, offset, out, scales, ahead):
         def codegen(context, builder, signature, args):
-            K, rows, columns, a, b, *args = args
-            targets, addresses, coefs, accumulate, offset, outs, out_offset, out_row, alpha, beta, reads, *args = args
-            next_a, step_a, next_b, step_b = args
+            K, offset = args[0], args[4]
+            (rows, columns), (a, b), (targets, addresses, coefs, accumulate) = unpack(builder, args[1:4])
+            (outs, out_offset, out_row), (alpha, beta, reads), (next_a, step_a, next_b, step_b) = unpack(
+                builder, args[5:]
+            )
             v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
 
             def step(acc, NV, a, b):
@@ -194,8 +184,7 @@ def make_microkernel(spec: KernelSpec):
                         tile(high, width)
             return context.get_dummy_value()
 
-        i, scalar = types.int64, types.float32 if size == 4 else types.float64
-        return types.void(*[i] * 13, scalar, scalar, *[i] * 5), codegen
+        return signature, codegen
 
     return microkernel
 
@@ -209,28 +198,9 @@ def make_portable_microkernel(spec: KernelSpec):
     part = inner_of(spec.isa, spec.dtype)
 
     @part
-    def microkernel(
-        K,
-        rows,
-        columns,
-        a,
-        b,
-        targets,
-        addresses,
-        coefs,
-        accumulate,
-        offset,
-        outs,
-        out_offset,
-        out_row,
-        alpha,
-        beta,
-        reads,
-        next_a,
-        step_a,
-        next_b,
-        step_b,
-    ):
+    def microkernel(K, size_of_tile, packed, sums, offset, out, scales, ahead):
+        (rows, columns), (a, b), (targets, addresses, coefs, accumulate) = size_of_tile, packed, sums
+        (outs, out_offset, out_row), (alpha, beta, reads) = out, scales
         for i in range(rows):
             for j in range(columns):
                 acc = zero

@@ -223,9 +223,8 @@ def make_worker(spec: KernelSpec, portable: bool):
                 line_b, step_b = (ahead + done, 64) if done < panel else (ahead, 0)
                 whole = (ir + 1) * MR <= out.rows and (jr + 1) * NR <= out.columns
                 at = ends if whole else out.nowhere, ir * MR * out.row_step + jr * NR * size, out.row_step
-                prefetches = line_a, step_a, line_b, step_b
-                here_a, offset = a + ir * sliver, index * tile_bytes
-                microkernel(kb, high, broad, here_a, here, *sums, offset, *at, *scales, *prefetches)
+                packed, next_lines = (a + ir * sliver, here), (line_a, step_a, line_b, step_b)
+                microkernel(kb, (high, broad), packed, sums, index * tile_bytes, at, scales, next_lines)
                 done += prefetched
 
     @part
