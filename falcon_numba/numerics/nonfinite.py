@@ -1,0 +1,88 @@
+"""Where the classical product has NaN and Inf, from the lines of A and B that hold some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+STEP = 256  # lines compared at a time
+
+
+def signs(x: np.ndarray) -> np.ndarray:
+    """NaN and Inf as they are, finite numbers as −1, 0 or 1: what decides the pattern of a product and can't overflow."""
+    x = np.asarray(x)
+    return np.where(np.isfinite(x), np.sign(x), x).astype(np.float32)
+
+
+def first_wrong_pattern(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    alpha: Any,
+    beta: Any,
+    c_in: np.ndarray | None,
+    bad_rows: np.ndarray,
+    bad_columns: np.ndarray,
+) -> tuple[int, int, str] | None:
+    """The first element of C whose NaN or Inf is not that of α·A·B + β·C₀, or that lacks one: (row, column, what).
+
+    Looked at are the rows of A and columns of B that hold NaN or Inf (`bad_rows`, `bad_columns`: all elements of C
+    there are NaN or Inf) and the elements where C₀ does. The cost is O(n²) while these are few. Of complex numbers only
+    whether they are finite is compared.
+    """
+    if c.dtype.kind == "c":
+        expected = np.zeros(c.shape, bool)
+        expected[bad_rows] = expected[:, bad_columns] = True
+        if c_in is not None:
+            expected |= ~np.isfinite(c_in)
+        wrong = np.argwhere(expected & np.isfinite(c))
+        return (int(wrong[0, 0]), int(wrong[0, 1]), "is finite, which it can't be") if len(wrong) else None
+    if bad_rows.any() or bad_columns.any():
+        rows, columns = np.flatnonzero(bad_rows), np.flatnonzero(bad_columns)
+        inner = np.flatnonzero(~np.isfinite(a[rows]).all(axis=0) | ~np.isfinite(b[:, columns]).all(axis=1))
+        before = None if c_in is None else c_in.T
+        for transposed, x, y, lines, got, old in (
+            (False, a[:, inner], b[inner], rows, c, c_in),
+            (True, b[inner].T, a[:, inner].T, columns, c.T, before),
+        ):
+            found = _wrong_in(x, signs(y), lines, got, alpha, beta, old)
+            if found is not None:
+                i, j, what = found
+                return (j, i, what) if transposed else (i, j, what)
+    if c_in is not None:
+        for first in range(0, len(c), STEP):
+            last = first + STEP
+            places = ~np.isfinite(c_in[first:last])
+            places &= ~bad_columns
+            places[bad_rows[first:last]] = False
+            i, j = np.nonzero(places)
+            expected = signs(np.asarray(beta)) * c_in[first:last][i, j]
+            wrong = np.flatnonzero(~_alike(expected, c[first:last][i, j]))
+            if len(wrong):
+                k = wrong[0]
+                return first + int(i[k]), int(j[k]), _told(c[first + i[k], j[k]], expected[k])
+    return None
+
+
+def _wrong_in(
+    x: np.ndarray, y: np.ndarray, lines: np.ndarray, got: np.ndarray, alpha: Any, beta: Any, old: np.ndarray | None
+) -> tuple[int, int, str] | None:
+    for first in range(0, len(lines), STEP):
+        some = lines[first : first + STEP]
+        expected = signs(np.asarray(alpha)) * np.matmul(signs(x[some]), y)
+        if old is not None:
+            expected += signs(np.asarray(beta)) * signs(old[some])
+        wrong = np.argwhere(~_alike(expected, got[some]))
+        if len(wrong):
+            i, j = map(int, wrong[0])
+            return int(some[i]), j, _told(got[some[i], j], expected[i, j])
+    return None
+
+
+def _alike(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+    return (np.isnan(expected) & np.isnan(got)) | (np.isinf(expected) & (expected == got))
+
+
+def _told(got: Any, expected: Any) -> str:
+    return f"is {float(got):g} where a classical product has {float(expected):g}"
