@@ -15,28 +15,35 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .algorithms import Scheme, SchemeError, UnknownSchemeError, compose, load_scheme, save_scheme, schemes
     from .api import gemm, matmul, plan, plan_for
+    from .checking import ProductCheckWarning, check_counts
     from .config import config_context, set_config, show_config
     from .cpu.workspace import release as release_workspace
-    from .dispatch import trace
     from .explanation import explain
     from .planning import Plan
+    from .tracing import trace
+    from .verification import Verification, verify_product
 
 _HOME = {
     "algorithms": ("Scheme", "SchemeError", "UnknownSchemeError", "compose", "load_scheme", "save_scheme", "schemes"),
     "api": ("gemm", "matmul", "plan", "plan_for"),
+    "checking": ("ProductCheckWarning", "check_counts"),
     "config": ("config_context", "set_config", "show_config"),
-    "dispatch": ("trace",),
     "explanation": ("explain",),
     "planning": ("Plan",),
+    "tracing": ("trace",),
+    "verification": ("Verification", "verify_product"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "Plan",
+    "ProductCheckWarning",
     "Scheme",
     "SchemeError",
     "UnknownSchemeError",
+    "Verification",
     "__version__",
+    "check_counts",
     "compose",
     "config_context",
     "explain",
@@ -51,6 +58,7 @@ __all__ = [
     "set_config",
     "show_config",
     "trace",
+    "verify_product",
 ]
 
 

@@ -7,6 +7,7 @@ Both bring their operands into the form of a `Problem` (native byte order, one d
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
+from .tracing import record, tracing
 from .ufunc import MATMUL, Call, allocate, understand, wrap
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def matmul(
         and casting == "same_kind"
         and subok is True
         and config.untouched()
-        and not dispatch.tracing()
+        and not tracing()
         and _numpy_rules(x1, x2)
     ):
         return MATMUL(x1, x2, out)
@@ -133,9 +135,9 @@ def matmul(
         return MATMUL(x1, x2, **given)
     if call.dtype not in ENGINE_DTYPES:
         _need_no_engine(settings, call.dtype)
-        if dispatch.tracing():
+        if tracing():
             M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
-            dispatch.record(dispatch.plan_product(M, N, call.a.shape[-1], call.dtype, settings, prod(call.batch)))
+            record(dispatch.plan_product(M, N, call.a.shape[-1], call.dtype, settings, prod(call.batch)))
         return MATMUL(x1, x2, **given)
     result = _run(call, target, settings)
     return wrap(result, (x1, x2), target, subok=subok)
@@ -279,7 +281,7 @@ def gemm(
         and a.shape[1] == b.shape[0]
         and (out is None or (out.dtype == a.dtype and out.shape == (a.shape[0], b.shape[1]) and out.flags.writeable))
         and config.untouched()
-        and not dispatch.tracing()
+        and not tracing()
         and _numpy_rules(a, b)
     ):
         return MATMUL(a, b, out)
@@ -316,8 +318,8 @@ def gemm(
         if plan is not None:
             raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
         _need_no_engine(settings, lane)
-        if dispatch.tracing() and K * M * N:
-            dispatch.record(dispatch.plan_product(M, N, K, lane, settings))
+        if tracing() and K * M * N:
+            record(dispatch.plan_product(M, N, K, lane, settings))
         result = run_through_numpy(a, b, c, alpha, beta, lane)
     if out is None:
         return result.astype(dtype, copy=False)
@@ -329,7 +331,8 @@ def gemm(
 def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
     """The plan that a product of `a` and `b` would run: of `gemm` for two matrices, else of `matmul`.
 
-    Only shapes and dtypes are looked at.
+    Only shapes and dtypes are looked at, but for float32 and float64 with ``accuracy="estimated"``: then the data are,
+    too, and `Plan.error_estimate` is what was found.
 
     Parameters
     ----------
@@ -349,7 +352,8 @@ def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N"
     if a.ndim == b.ndim == 2:
         a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
         M, N, K = sizes(a, b)
-        return plan_for(M, N, K, result_dtypes(a, b, None, None, None)[0], **options)
+        lane = result_dtypes(a, b, None, None, None)[0]
+        return _plan_of(a, b, np.broadcast_to(lane.type(), (M, N)), options)
     if trans_a not in ("N", False) or trans_b not in ("N", False):
         raise ValueError("trans_a and trans_b are for two matrices")
     call = understand(a, b, None, {})
@@ -358,11 +362,25 @@ def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N"
         raise ValueError(f"no product of shapes {a.shape} and {b.shape}")
     M = a.shape[-2] if a.ndim > 1 else 1
     N = b.shape[-1] if b.ndim > 1 else 1
-    return plan_for(M, N, a.shape[-1], call.dtype, batch=prod(call.batch), **options)
+    a = a[np.newaxis, :] if a.ndim == 1 else a
+    b = b[:, np.newaxis] if b.ndim == 1 else b
+    return _plan_of(a, b, np.broadcast_to(call.dtype.type(), (*call.batch, M, N)), options)
+
+
+def _plan_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, options: dict[str, Any]) -> Plan:
+    """The plan for operands; of C only shape and dtype count."""
+    settings, (M, N), K, dtype = config.resolve(**options), c.shape[-2:], a.shape[-1], c.dtype
+    if settings.accuracy != "estimated" or dtype not in ENGINE_DTYPES or 0 in (*c.shape, K):
+        return plan_for(M, N, K, dtype, batch=prod(c.shape[:-2]), **options)
+    a, b = (np.broadcast_to(convert(x, dtype), c.shape[:-2] + x.shape[-2:]) for x in (a, b))
+    return dispatch.plan_for_data(Problem(a, b, c), settings)
 
 
 def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, **options: Any) -> Plan:
     """The plan for products of M×K and K×N matrices of this dtype, `batch` of them.
+
+    With ``accuracy="estimated"`` it is the plan that runs if its estimated error is small enough: without data nothing
+    can be estimated, and `Plan.error_estimate` is NaN.
 
     Raises
     ------
@@ -380,7 +398,10 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
     dtype = np.dtype(dtype).newbyteorder("=")
     if dtype not in ENGINE_DTYPES:
         _need_no_engine(settings, dtype)
-    return dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])
+    plan = dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])
+    if settings.accuracy == "estimated" and dtype in ENGINE_DTYPES:
+        plan = replace(plan, reason=f"{plan.reason}; without data nothing was estimated, another plan may have to run")
+    return plan
 
 
 register(gemm)  # inside users' compiled functions

@@ -218,13 +218,16 @@ def config_context(**options: Any) -> Any:
     scheme : "auto", str, Scheme, or tuple of str and Scheme, default "auto"
         The algorithm: a name that `falcon_numba.schemes` understands, or a scheme, for all levels; a tuple has one for
         each level, outermost first, and so decides the depth. "auto" leaves the choice to the library.
-    accuracy : {"balanced", "componentwise", "normwise"}, default "balanced"
+    accuracy : {"balanced", "componentwise", "normwise", "estimated"}, default "balanced"
         The error bound that is promised, see README, "Accuracy". "balanced": relative to the largest magnitudes in the
         row of A and the column of B, by scaling with powers of two where these differ; "normwise": relative to
-        max|A|·max|B|, without scaling; "componentwise": relative to (|A||B|)_ij, which only depth 0 keeps.
+        max|A|·max|B|, without scaling; "componentwise": relative to (|A||B|)_ij, which only depth 0 keeps. "estimated":
+        computed as with "normwise", but it is the error estimated on the operands, from a sample of the product, that
+        must meet `max_error`, which has to be given: likely, not proven (`falcon_numba.numerics.estimate`).
     max_error : None or number > 0, default None
         Largest proven error allowed, relative to K·max|A|·max|B|: "auto" takes the deepest plan that pays whose bound
-        meets it, and a product that can't meet it raises ValueError. None: no limit.
+        meets it, and a product that can't meet it raises ValueError. None: no limit. With ``accuracy="estimated"`` it
+        is the largest error estimated.
     workspace_limit : None, int >= 0 (bytes) or str such as "256 MiB", default None
         Memory that the engine may use beside operands and result. None: a limit of its own choice. The units are B,
         kB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024).
@@ -242,8 +245,10 @@ def config_context(**options: Any) -> Any:
         The type that the engine computes in; so far always the operands' own ("native").
     device : {"auto", "cpu"}, default "auto"
         Where the product runs; so far always on the CPU. "cuda" is planned.
-    check : False
-        Verify results after the product: planned, True is refused so far.
+    check : bool, default False
+        Test what the engine has computed with random vectors, in O(n²), see `verify_product`. A product that fails is
+        computed again by NumPy, with a `ProductCheckWarning`; `check_counts` counts. What NumPy computes anyway is not
+        tested. A copy of C is kept during a product with ``beta != 0``, since it is needed for both.
     tune : bool, default False
         On first use of a shape, time the two or three candidates nearest to the model's choice on the operands, and
         keep the fastest for this process. Not together with `reproducible`.

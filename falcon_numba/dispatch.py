@@ -7,12 +7,9 @@ rows of A and columns of B whose magnitudes differ too much are scaled by powers
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,6 +17,7 @@ import numba
 import numpy as np
 
 from .algorithms import FlatScheme, flatten, resolve_scheme
+from .checking import repaired
 from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, change_blocks, engine_for, scale, scaling_for, table_of
@@ -29,9 +27,11 @@ from .cpu.threads import default_threads
 from .decision.hardware import isa_family
 from .decision.predict import Product, whole_products
 from .decision.select import select
+from .estimation import fastest_within
 from .numerics.bounds import SPREAD, error_bound
 from .planning import Plan
 from .problem import Inadmissible, Problem
+from .tracing import record, trace, untraced
 from .tuning import tuned
 
 if TYPE_CHECKING:
@@ -39,40 +39,7 @@ if TYPE_CHECKING:
 
     from .algorithms.flatten import FlatScheme
 
-_trace: ContextVar[list[Plan] | None] = ContextVar("falcon_numba_trace", default=None)
-
-
-@contextlib.contextmanager
-def trace() -> Iterator[list[Plan]]:
-    """Collect the plan of every product computed in this context, as it really ran.
-
-    Where the guard changed a plan, the one that ran stands in the list and its `reason` says why.
-
-    Examples
-    --------
-    >>> with trace() as plans:
-    ...     c = falcon_numba.gemm(a, b)
-    >>> plans[0].depth
-    2
-    """
-    plans: list[Plan] = []
-    token = _trace.set(plans)
-    try:
-        yield plans
-    finally:
-        _trace.reset(token)
-
-
-def tracing() -> bool:
-    """Whether a `trace` is active in this context."""
-    return _trace.get() is not None
-
-
-def record(plan: Plan) -> None:
-    """Add a plan to the active `trace`, if there is one."""
-    plans = _trace.get()
-    if plans is not None:
-        plans.append(plan)
+Found = list[tuple[Magnitudes, Magnitudes]]  # of the rows of A and the columns of B of every product
 
 
 def _spec(dtype: str) -> KernelSpec:
@@ -149,13 +116,70 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     M, N, K = problem.mnk
     batch = math.prod(problem.c.shape[:-2])
     dtype = problem.c.dtype
-    if plan is None:
+    found = None
+    if plan is None and settings.accuracy == "estimated":
+        plan, found = _estimated(problem, settings)
+    elif plan is None:
         plan = plan_product(M, N, K, dtype, settings, batch)
         if settings.tune:
             plan = tuned(plan, problem, _run_untraced, functools.partial(_with_options, settings))
     else:
         plan.check(M, N, K, batch, dtype.name)
-    return _run(problem, plan)
+    if not plan.checked and math.isnan(plan.error_estimate):
+        return _run(problem, plan)
+
+    before = problem.c.copy() if plan.checked and problem.beta != 0 else None
+    with trace() as ran:
+        _run(problem, replace(plan, error_estimate=math.nan), found)  # what is kept by plan must not keep an estimate
+    ran = [replace(x, error_estimate=plan.error_estimate) if x.levels == plan.levels else x for x in ran]
+    if plan.checked:
+        ran = repaired(problem, before, ran, _run_numpy)
+    for one in ran:
+        record(one)
+    return ran[-1]
+
+
+def plan_for_data(problem: Problem, settings: Settings) -> Plan:
+    """The plan that `execute` would follow for these operands; C is not read."""
+    if settings.accuracy == "estimated":
+        return _estimated(problem, settings)[0]
+    M, N, K = problem.mnk
+    return plan_product(M, N, K, problem.c.dtype, settings, math.prod(problem.c.shape[:-2]))
+
+
+def _estimated(problem: Problem, settings: Settings) -> tuple[Plan, Found | None]:
+    """The fastest plan whose error, estimated on the data, is within `max_error`, and what the guard has found."""
+    M, N, K = problem.mnk
+    plan = plan_product(M, N, K, problem.c.dtype, settings, math.prod(problem.c.shape[:-2]))
+    choice = _choice(plan, settings)
+    blocks = next((x.blocks for x in choice if x.blocks is not None), None)
+    found = None
+    if blocks is not None:
+        found = magnitudes(table_of([problem], blocks), _spec(plan.dtype), plan.threads)
+    assert settings.max_error is not None, "plan_product has seen to it"
+    return fastest_within(settings.max_error, problem, choice, found, _run_sample), found
+
+
+@functools.lru_cache(maxsize=4096)
+def _choice(plan: Plan, settings: Settings) -> tuple[Plan, ...]:
+    """All admissible plans where there is a choice, the preferred one first."""
+    if settings.depth != "auto" or isinstance(settings.scheme, tuple) or plan.ranking is None:
+        return (plan,)
+    others = [x.options for x in plan.ranking.entries()[1:] if x.runs]
+    return plan, *(_with_options(settings, plan, options) for options in others)
+
+
+def _run_sample(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
+    """A smaller product of the same inner size, as a plan would compute it."""
+    if plan.executor == "numpy":
+        return np.matmul(a, b)
+    c = np.empty((len(a), b.shape[1]), a.dtype)
+    scheme = plan.levels or "auto"
+    one = Settings(
+        plan.depth, scheme, "normwise", executor="cpu", leaf=plan.leaf, threads=1, workspace_limit=plan.workspace_limit
+    )
+    _run_untraced(Problem(a, b, c), plan_product(len(c), c.shape[1], len(b), c.dtype, one))
+    return c
 
 
 def _with_options(settings: Settings, plan: Plan, options: dict[str, Any]) -> Plan:
@@ -165,14 +189,12 @@ def _with_options(settings: Settings, plan: Plan, options: dict[str, Any]) -> Pl
 
 
 def _run_untraced(problem: Problem, plan: Plan) -> None:
-    token = _trace.set(None)
-    try:
+    with untraced():
         _run(problem, plan)
-    finally:
-        _trace.reset(token)
 
 
-def _run(problem: Problem, plan: Plan) -> Plan:
+def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
+    """Run a plan; `found` is what the guard says of the problem's data, if it has been asked before."""
     if plan.executor == "numpy":
         _run_numpy(problem)
         record(plan)
@@ -185,7 +207,11 @@ def _run(problem: Problem, plan: Plan) -> Plan:
     launch = _launch(plan, turned)
     table = table_of([problem], launch.blocks)
     if plan.levels:
-        return _run_guarded(table, problem.alpha, problem.beta, launch)
+        if found is None:
+            found = magnitudes(table, launch.engine.spec, plan.threads)
+        elif turned:
+            found = [(columns, rows) for rows, columns in found]
+        return _run_guarded(table, problem.alpha, problem.beta, launch, found)
     launch.run(table, problem.alpha, problem.beta)
     record(plan)
     return plan
@@ -241,10 +267,9 @@ def _launch(plan: Plan, turned: bool) -> _Launch:
     )
 
 
-def _run_guarded(products: np.ndarray, alpha: float, beta: float, launch: _Launch) -> Plan:
+def _run_guarded(products: np.ndarray, alpha: float, beta: float, launch: _Launch, found: Found) -> Plan:
     """Run the products of a plan with levels, or what the data allow instead, and return the last one's plan."""
     plan, spec = launch.plan, launch.engine.spec
-    found = magnitudes(products, spec, plan.threads)
     verdicts = [_verdict(launch, alpha, rows, columns) for rows, columns in found]
     first = 0
     for (danger, scales), alike in itertools.groupby(verdicts):  # one run for all that follow each other

@@ -31,15 +31,10 @@ def _choice(*valid: str, later: tuple[str, ...] = ()) -> Callable[[Any], str]:
     return check
 
 
-def _flag(*, implemented: bool = True) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
-        if not (isinstance(value, bool) or type(value).__name__ == "bool"):  # NumPy's bool is no subclass
-            raise TypeError("must be True or False")
-        if value and not implemented:
-            raise ValueError("is not implemented yet; must be False")
-        return bool(value)
-
-    return check
+def _flag(value: Any) -> bool:
+    if not (isinstance(value, bool) or type(value).__name__ == "bool"):  # NumPy's bool is no subclass
+        raise TypeError("must be True or False")
+    return bool(value)
 
 
 def _whole(value: Any, least: int, rule: str) -> int:
@@ -167,17 +162,17 @@ class Option(NamedTuple):
 OPTIONS: dict[str, Option] = {
     "depth": Option(_depth, _number(int)),
     "scheme": Option(_scheme, split_names),
-    "accuracy": Option(_choice("balanced", "componentwise", "normwise", later=("estimated",)), str),
+    "accuracy": Option(_choice("balanced", "componentwise", "normwise", "estimated"), str),
     "max_error": Option(_max_error, _number(float)),
-    "check": Option(_flag(implemented=False), _yes_no),
+    "check": Option(_flag, _yes_no),
     "workspace_limit": Option(_workspace_limit, _number(int)),
     "threads": Option(_threads, _number(int)),
     "executor": Option(_choice("auto", "numpy", "cpu", later=("cuda", "vendor")), str),
     "leaf": Option(_choice("auto", "simd", "portable"), str),
     "arithmetic": Option(_choice("auto", "native"), str),
     "device": Option(_choice("auto", "cpu", later=("cuda",)), str),
-    "tune": Option(_flag(), _yes_no),
-    "reproducible": Option(_flag(), _yes_no),
+    "tune": Option(_flag, _yes_no),
+    "reproducible": Option(_flag, _yes_no),
 }
 
 

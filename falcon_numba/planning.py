@@ -53,6 +53,11 @@ class Plan:
         Predicted by the roofline model; NaN where nothing was predicted.
     ranking : Ranking or None
         The candidates that it was chosen from: ``ranking.entries()``.
+    checked : bool
+        Whether the residual test follows the product.
+    error_estimate : float
+        With ``accuracy="estimated"``: the largest error to be expected on the data, relative to K·max|A|·max|B|. NaN
+        where nothing was estimated, as without data.
     """
 
     M: int
@@ -75,6 +80,8 @@ class Plan:
     reason: str
     seconds: float = field(default=math.nan, compare=False)
     ranking: Ranking | None = field(default=None, compare=False, repr=False)
+    checked: bool = False
+    error_estimate: float = field(default=math.nan, compare=False)
 
     @property
     def depth(self) -> int:
@@ -125,6 +132,8 @@ class Plan:
                 ("workspace", f"{self.workspace_bytes / MIB:.1f} MiB"),
             ]
         rows.append(("accuracy", self._accuracy()))
+        if self.checked:
+            rows.append(("check", "residual test after the product, in O(n²); NumPy computes again what fails it"))
         if not math.isnan(self.seconds):
             rate = 2 * self.M * self.N * self.K * self.batch / self.seconds / 1e9
             rows.append(("predicted", f"{_milliseconds(self.seconds)}, {rate:.0f} GFLOP/s effective (2·M·N·K / time)"))
@@ -164,6 +173,9 @@ class Plan:
             return "exact modulo 2^bits"
         if math.isnan(self.error_bound):
             return "whatever the objects' own arithmetic gives"
+        if self.accuracy == "estimated":
+            known = "nothing without data" if math.isnan(self.error_estimate) else f"{self.error_estimate:.2g}"
+            return f"estimated |error| / (K · max|A| · max|B|): {known}; proven: ≤ {self.error_bound:.2g} (the worst case)"
         return f"{self.accuracy}: proven |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (the worst case)"
 
     def __str__(self) -> str:

@@ -102,6 +102,8 @@ def select(
     """
     if kernel is None:
         return _numpy_plan(product, settings, threads, f"the engine has no {product.dtype} yet")
+    if settings.accuracy == "estimated" and settings.max_error is None:
+        raise ValueError("accuracy='estimated' needs max_error, the largest error that the estimate may have")
     forced = levels_for(settings.scheme, settings.depth)
     if settings.executor == "numpy":
         clashes = {
@@ -115,6 +117,8 @@ def select(
                     f"executor='numpy' runs the classical product of NumPy's BLAS: it can't honour {clash}"
                 )
         return _numpy_plan(product, settings, threads, "executor='numpy'")
+    if settings.tune and settings.accuracy == "estimated":
+        raise ValueError("accuracy='estimated' forbids tune=True: the data decide, not the time alone")
     if settings.tune and settings.reproducible:
         raise ValueError("reproducible=True forbids tune=True: what is fastest may change from run to run")
     if forced and settings.accuracy == "componentwise":
@@ -164,7 +168,7 @@ def _levels(count: int) -> str:
 
 
 def _admit(bound: float, settings: Settings, what: str) -> None:
-    if settings.max_error is not None and bound > settings.max_error:
+    if settings.max_error is not None and bound > settings.max_error and settings.accuracy != "estimated":
         raise Inadmissible(
             f"the proven error bound of {what}, {bound:.2g} (relative to K·max|A|·max|B|), exceeds "
             f"max_error={settings.max_error:g}"
@@ -245,6 +249,7 @@ def _plan(
         reason=reason,
         seconds=seconds,
         ranking=ranking,
+        checked=settings.check,
     )
 
 
