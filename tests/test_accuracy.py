@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from families import exact, family, ratio_to_bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,66 +14,6 @@ import falcon_numba as fn
 from falcon_numba.numerics.bounds import entry_bounds, error_bound
 
 DTYPES = ("float32", "float64")
-
-
-def exact(a, b):
-    """The product with far more digits than the dtype has: float64 for float32, longdouble for float64."""
-    wide = np.float64 if a.dtype == np.float32 else np.longdouble
-    return a.astype(wide) @ b.astype(wide)
-
-
-def ratio_to_bound(a, b, accuracy="balanced", **options):
-    """Largest measured error as a part of its bound, and the plan that ran."""
-    with fn.trace() as plans:
-        c = fn.gemm(a, b, executor="cpu", accuracy=accuracy, **options)
-    (plan,) = plans
-    bound = error_bound(plan.levels, plan.K, plan.blocks.KC, plan.dtype, accuracy)
-    allowed = entry_bounds(bound, a, b, c, accuracy=accuracy)
-    error = np.abs(c.astype(allowed.dtype) - exact(a, b))
-    return float((error / np.maximum(allowed, np.finfo(allowed.dtype).tiny)).max()), plan
-
-
-def family(name: str, rng: np.random.Generator, n: int, dtype: str):
-    """(A, B) of one input family."""
-    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, n))
-    if name == "uniform":
-        a, b = rng.random((n, n)), rng.random((n, n))
-    elif name == "units":
-        span = 8 if dtype == "float64" else 4
-        a *= 10 ** rng.uniform(-span, span, (n, 1))
-        b *= 10 ** rng.uniform(-span, span, (1, n))
-    elif name == "graded":
-        grade = np.logspace(0, -6, n)
-        a, b = a * grade[:, None], b * grade[None, :]
-    elif name == "inside":
-        scale = np.logspace(-5, 5, n)
-        a, b = a * scale, b / scale[:, None]
-    elif name == "hilbert":
-        i = np.arange(n)
-        a = b = 1.0 / (i[:, None] + i + 1)
-    elif name == "equal":
-        a, b = np.full((n, n), 0.1), np.full((n, n), 0.3)
-    elif name == "sparse":
-        a, b = (np.abs(x) * (rng.random((n, n)) < 0.01) for x in (a, b))
-    elif name == "subnormal":
-        a, b = a * np.finfo(dtype).tiny, b * 1e3
-    elif name == "zero_rows":
-        a[::3], b[:, ::5] = 0, 0
-    return a.astype(dtype), b.astype(dtype)
-
-
-FAMILIES = ("normal", "uniform", "units", "graded", "inside", "hilbert", "equal", "sparse", "subnormal", "zero_rows")
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FAMILIES)
-def test_balanced_bound_holds_for_every_family(name, dtype):
-    rng = np.random.default_rng(3)
-    a, b = family(name, rng, 200, dtype)
-    for scheme, depth in (("strassen", 0), ("strassen", 1), ("winograd", 2), ("strassen", 3), ("laderman", 1)):
-        ratio, plan = ratio_to_bound(a, b, scheme=scheme, depth=depth)
-        assert plan.depth == depth
-        assert ratio <= 1, (scheme, depth)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -226,19 +167,7 @@ def test_no_floating_point_flags():
             fn.matmul(a, b, executor="cpu", depth=depth)
 
 
-# --- max_error -----------------------------------------------------------------------------------------------------
-
-
-def test_max_error_gives_the_deepest_plan_within_it():
-    plans = [fn.plan_for(4096, 4096, 4096, "float32", depth=d, executor="cpu") for d in range(3)]
-    bounds = [p.error_bound for p in plans]
-    assert bounds == sorted(bounds)
-    assert fn.plan_for(4096, 4096, 4096, "float32", max_error=bounds[1] * 1.01).depth == 1
-    assert fn.plan_for(4096, 4096, 4096, "float32", max_error=bounds[0] * 1.01).depth == 0
-    with pytest.raises(ValueError, match="max_error"):
-        fn.plan_for(4096, 4096, 4096, "float32", max_error=bounds[0] / 1e6)
-    with pytest.raises(ValueError, match="max_error"):
-        fn.plan_for(4096, 4096, 4096, "float32", depth=2, max_error=bounds[1])
+# --- what the guard says ---------------------------------------------------------------------------------------------
 
 
 def test_guarded_runs_say_why():

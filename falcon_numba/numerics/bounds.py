@@ -26,7 +26,9 @@ P being the number of passes over C (`Plan.passes`): βC is rounded once in ever
 of |B| likewise in a column. If those rows have magnitude at most a, those columns at most b, the sum is at most
 e·K_leaf·a·b with the growth factor e = max_(i,j) Σ_r |W[r,i,j]|·‖U_r‖₁·‖V_r‖₁ (Bini & Lotti 1980; Ballard, Benson,
 Druinsky, Lipshitz & Schwartz 2016), and e of a composition is the product of its levels' (12 for Strassen, so 6 for
-every level in front of K): the normwise contract, with a = max|A| and b = max|B|.
+every level in front of K): the normwise contract, with a = max|A| and b = max|B|. (In the Frobenius norm
+Σ_r ‖U_r‖₂‖V_r‖₂‖W_r‖₂ stands in its place, 14.83 for Strassen: J.-G. Dumas, C. Pernet & A. Sedoglavic, "Strassen's
+algorithm is not optimally accurate", ISSAC 2024. That says nothing of single elements, which are promised here.)
 
 *Balanced contract.* Rows of A and columns of B are multiplied by powers of two, exactly, so that all magnitudes lie in
 [1, 2); undoing it in C is exact. Then the magnitude of any other row is less than twice that of row i, in units of
@@ -96,7 +98,8 @@ def error_bound(levels: tuple[Scheme, ...], K: int, KC: int, dtype: str, accurac
     K, KC : int
         Inner size and longest chunk of it.
     dtype : str
-    accuracy : {"balanced", "componentwise", "normwise"}
+    accuracy : {"balanced", "componentwise", "normwise", "estimated"}
+        "estimated" has the normwise bound.
     """
     roundings = FIRST_ORDER * chain(levels, K, KC) * unit_roundoff(dtype)
     tiny = float(np.finfo(dtype).tiny)

@@ -11,9 +11,9 @@ so they are measured in units of the largest ones at their places, and the large
 largest rows and columns of all, which are in the sample as far as they are few. Sums of many independent roundings are
 close to normal (N. J. Higham and T. Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci.
 Comput. 41 (2019)); the largest of s of them is about √(2·ln s) standard deviations. With the 10³ of the sample and the
-10⁹ of a large product that is 3.7 and 6.4, a factor of 1.7. `SAFETY` is larger than that by another factor of two, for
-data that are not alike everywhere and roundings that are not independent. (Where these all point the same way, as with
-constant matrices, all elements have about the same error, and a sample tells it all.)
+10⁹ of a large product that is 3.7 and 6.4, a factor of 1.7. `SAFETY` is larger than that by another factor of four or
+five, for data that are not alike everywhere, sparse ones above all, and for roundings that are not independent. (Where
+these all point the same way, as with constant matrices, all elements have about the same error, and a sample tells it.)
 
 *Where the sample sees nothing*, since its operands are zeros or its sums happen to be exact, the estimate is what one
 product of the largest elements suffers that a scheme has spread: u·(e/k) of it.
@@ -29,8 +29,10 @@ import numpy as np
 
 from .bounds import unit_roundoff
 
-SAFETY = 4.0
-PLACES = 8  # rows, and columns, of every block
+SAFETY = 8.0
+ROWS, COLUMNS = 48, 16  # of a sample: columns cost a cache miss for every element
+FEWEST_PLACES = 4  # rows, or columns, of every block
+ONE_THREAD = 2**17  # multiplications for which no BLAS takes more than one thread
 Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -59,25 +61,27 @@ def estimate_error(
         The product of smaller operands, as the scheme in question computes it.
     """
     dtype, K = a.dtype, a.shape[1]
-    rows, of_rows = _places(row_exponents, grid[0])
-    columns, of_columns = _places(column_exponents, grid[2])
+    rows, of_rows = _places(row_exponents, grid[0], ROWS)
+    columns, of_columns = _places(column_exponents, grid[2], COLUMNS)
     left, right = _lines(a, rows), _lines(b.T, columns).T
-    largest = float(np.abs(left).max()) * float(np.abs(right).max())
-    if largest == 0:
-        return 0.0  # a row of the largest magnitude is zero, so all are
+    top = np.abs(left).max(), np.abs(right).max()
+    if 0 in top:
+        return 0.0  # a row or column of the largest magnitude is zero, so all are
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        error = np.abs(_residual(left, right, run(left, right)))
-        least = unit_roundoff(dtype) * growth * largest
-        top = row_exponents.max() + column_exponents.max()
-        # Rows and columns lie block after block, PLACES in each.
-        units = np.ldexp(1.0, np.minimum(top - np.add.outer(of_rows, of_columns), 1000))
+        c = run(left, right)
+        p, q = (int(np.frexp(x)[1]) for x in top)  # units in which nothing overflows
+        left, right, c = (np.ldexp(x.astype(float), -y) for x, y in ((left, p), (right, q), (c, p + q)))
+        largest = float(np.ldexp(float(top[0]), -p) * np.ldexp(float(top[1]), -q))
+        error = np.abs(_residual(left, right, c, dtype == np.float32))
+        # Rows and columns lie block after block.
         error = error.reshape(grid[0], len(of_rows), grid[2], len(of_columns)).max(axis=(0, 2))
-        quotient = float(np.where(error > 0, error * units, 0).max())
-        estimate = max(SAFETY * quotient, least) / (K * largest)
+        units = np.ldexp(1.0, np.minimum(of_rows.max() + of_columns.max() - np.add.outer(of_rows, of_columns), 1000))
+        quotient = float(np.where(error == 0, 0, error * units).max())
+    estimate = (SAFETY * quotient / largest or unit_roundoff(dtype) * growth) / K
     return estimate if np.isfinite(estimate) else np.inf
 
 
-def _places(exponents: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+def _places(exponents: np.ndarray, blocks: int, lines: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices (blocks, places) of the lines at some places in all blocks, -1 in the padding, and the places' exponents.
 
     Half of the places are those of the largest lines, the others any; always the same for the same exponents.
@@ -87,11 +91,12 @@ def _places(exponents: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]
     padded = np.full(blocks * height, exponents.min())
     padded[: len(exponents)] = exponents
     largest = padded.reshape(blocks, height).max(axis=0)
-    if height > PLACES:
-        chance = np.random.default_rng(0).random(height)
+    places = max(FEWEST_PLACES, lines // blocks)
+    if height > places:
+        half, chance = places // 2, np.random.default_rng(0).random(height)
         order = np.argsort(-(largest + chance))
-        others = PLACES // 2 + np.argsort(chance[order[PLACES // 2 :]])[: PLACES // 2]
-        chosen = np.sort(order[np.concatenate([np.arange(PLACES // 2), others])])
+        others = np.random.default_rng(1).permutation(order[half:])[: places - half]
+        chosen = np.sort(np.concatenate([order[:half], others]))
         index, largest = index[:, chosen], largest[chosen]
     return np.where(index < len(exponents), index, -1), largest.astype(np.int64)
 
@@ -103,24 +108,36 @@ def _lines(x: np.ndarray, index: np.ndarray) -> np.ndarray:
     return lines
 
 
-def _residual(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """A·B − C with at least ten more bits than the type has."""
-    if a.dtype == np.float32:
-        return a.astype(float) @ b.astype(float) - c
+def _residual(a: np.ndarray, b: np.ndarray, c: np.ndarray, single: bool) -> np.ndarray:
+    """A·B − C of float64 arrays, with at least ten more bits than float64 has, or than float32 has if `single`."""
+    if single:
+        return _product(a, b) - c
     bits = (53 - int(np.ceil(np.log2(a.shape[1])))) // 2
     left, right = _slices(a, 1, bits), _slices(b, 0, bits)
     residual = -c
     for order in range(len(left)):
         for i in range(order + 1):
-            residual = residual + left[i] @ right[order - i]
+            residual += _product(left[i], right[order - i])
     return residual
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A·B by the calling thread alone: a BLAS would wake its threads for it, and wait longer for them than it computes."""
+    K = a.shape[1]
+    step = max(1, ONE_THREAD // (len(a) * b.shape[1]))
+    whole = K // step * step
+    left = a[:, :whole].reshape(len(a), -1, step).swapaxes(0, 1)
+    product = np.matmul(left, b[:whole].reshape(-1, step, b.shape[1])).sum(axis=0)
+    if whole < K:
+        product += a[:, whole:] @ b[whole:]
+    return product
 
 
 def _slices(x: np.ndarray, axis: int, bits: int) -> list[np.ndarray]:
     """Matrices that sum up to `x`, of so few bits each that products of them are exact (Ozaki et al. 2012)."""
     exponents = np.frexp(np.abs(x).max(axis=axis, keepdims=True))[1]
     parts = []
-    for number in range(1, -(-64 // bits) + 1):
+    for number in range(1, -(-60 // bits) + 1):
         shift = np.ldexp(1.5, exponents + 52 - number * bits)
         part = (x + shift) - shift
         parts.append(part)

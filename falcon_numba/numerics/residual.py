@@ -183,6 +183,7 @@ class _Test:
         self.left, self.right, self.row_units, self.column_units = left, right, left.units, right.units
         self.wide = np.result_type(a, b, c, np.float64)
         self.u = FIRST_ORDER * float(np.finfo(self.wide).eps) / 2 * (4 if self.wide.kind == "c" else 1)
+        self.huge = np.where(left.exponents > 500, 2.0**-64, 1.0) if left.exponents.max() > 500 else None
         self.drop = right.bad if right.bad.any() else None
         self.underflow = np.minimum(allowance.underflow * abs(alpha) * self.row_units, 1e300)
 
@@ -199,8 +200,12 @@ class _Test:
     def of_c(self, which: int, rows: slice | np.ndarray) -> np.ndarray:
         """Rows of C (2) or C₀ (3)."""
         x = self.arrays[which][rows].astype(self.wide)
+        units = self.row_units[rows, np.newaxis]
+        if self.huge is not None:  # lest C in units of the columns overflows
+            x *= self.huge[rows, np.newaxis]
+            units = units / self.huge[rows, np.newaxis]
         x *= self.column_units
-        x *= self.row_units[rows, np.newaxis]
+        x *= units
         return self._drop(x)
 
     def _drop(self, x: np.ndarray) -> np.ndarray:
@@ -238,8 +243,8 @@ class _Test:
         chosen = np.concatenate([again, irregular[:MOST_IRREGULAR]])
         if len(chosen):
             worst = self._element_by_element(chosen)._replace(skipped=skipped)
-        if worst.ratio <= 1 and len(again) and ratio[again[0]] > 1:
-            i = int(again[0])
+        i = int(ratio.argmax())
+        if worst.ratio <= 1 < ratio[i]:
             unit = math.ldexp(1.0, int(self.left.exponents[i]))
             worst = Finding(float(ratio[i]), i, -1, float(residual[i]) * unit, float(tolerance[i]) * unit, skipped)
         return worst
