@@ -351,7 +351,7 @@ def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N"
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim == b.ndim == 2:
         a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
-        M, N, K = sizes(a, b)
+        M, N, _ = sizes(a, b)
         lane = result_dtypes(a, b, None, None, None)[0]
         return _plan_of(a, b, np.broadcast_to(lane.type(), (M, N)), options)
     if trans_a not in ("N", False) or trans_b not in ("N", False):

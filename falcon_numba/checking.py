@@ -28,7 +28,7 @@ class ProductCheckWarning(RuntimeWarning):
 
 
 class CheckCounts(NamedTuple):
-    """Products that ``check=True`` has tested in this process, and those of them that failed and were computed again."""
+    """Products that ``check=True`` has tested in this process, and those that failed and were computed again."""
 
     products: int
     failures: int
@@ -90,8 +90,8 @@ def repaired(
     products = "the product" if batch == 1 else f"{len(failures)} of {batch} products"
     first = next(iter(failures.values()))
     warnings.warn(
-        f"{products} failed the residual test ({first}) and {'was' if len(failures) == 1 else 'were'} computed again by "
-        "NumPy. Please report it: this is a fault of falcon_numba, or of the machine",
+        f"{products} failed the residual test ({first}) and {'was' if len(failures) == 1 else 'were'} computed again "
+        "by NumPy. Please report it: this is a fault of falcon_numba, or of the machine",
         ProductCheckWarning,
         stacklevel=CALLER,
     )

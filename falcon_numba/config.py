@@ -251,7 +251,7 @@ def config_context(**options: Any) -> Any:
         tested. A copy of C is kept during a product with ``beta != 0``, since it is needed for both.
     tune : bool, default False
         On first use of a shape, time the two or three candidates nearest to the model's choice on the operands, and
-        keep the fastest for this process. Not together with `reproducible`.
+        keep the fastest for this process. Not with `reproducible`, nor with estimates.
 
     Raises
     ------

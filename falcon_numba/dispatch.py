@@ -169,7 +169,7 @@ def _choice(plan: Plan, settings: Settings) -> tuple[Plan, ...]:
     return plan, *(_with_options(settings, plan, options) for options in others)
 
 
-def _run_sample(a: np.ndarray, b: np.ndarray, plan: Plan) -> np.ndarray:
+def _run_sample(plan: Plan, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """A smaller product of the same inner size, as a plan would compute it."""
     if plan.executor == "numpy":
         return np.matmul(a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -14,7 +15,8 @@ from .planning import Plan
 from .problem import Inadmissible, Problem
 
 MOST_PRODUCTS = 8  # of a batch, from which samples are taken
-RunSample = Callable[[np.ndarray, np.ndarray, Plan], np.ndarray]
+RunSample = Callable[[Plan, np.ndarray, np.ndarray], np.ndarray]
+_Sample = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def fastest_within(
@@ -36,7 +38,7 @@ def fastest_within(
         The preferred one first.
     found : list of (rows of A, columns of B), or None
         What the guard says of every product; None is for products that have no engine.
-    run_sample : callable (a, b, plan) -> c
+    run_sample : callable (plan, a, b) -> c
         A smaller product, as the plan would compute it.
 
     Raises
@@ -46,19 +48,19 @@ def fastest_within(
     """
     shape = problem.c.shape[:-2]
     numbers = np.unique(np.linspace(0, max(0, int(np.prod(shape)) - 1), MOST_PRODUCTS).astype(int)).tolist()
-    samples = []
+    samples: list[_Sample] = []
+    finite = True
     for number in numbers:
         one = problem.at(tuple(map(int, np.unravel_index(number, shape)))) if shape else problem
-        samples.append((one.a, one.b, *(_exponents(one) if found is None else _exponents_of(*found[number]))))
+        rows, columns = _magnitudes(one) if found is None else found[number]
+        finite = finite and rows.finite and columns.finite
+        samples.append((one.a, one.b, rows.exponents, columns.exponents))
     smallest, reason = np.inf, None
     for plan in choice:
-        if any(rows is None or columns is None for _, _, rows, columns in samples):
+        if not finite:
             return replace(plan, reason=f"{plan.reason}; nothing could be estimated, since the data are not finite")
-        growth = float(levels_growth(plan.levels))
-        estimate = max(
-            estimate_error(a, b, rows, columns, plan.grid, growth, lambda x, y, plan=plan: run_sample(x, y, plan))
-            for a, b, rows, columns in samples
-        )
+        growth, run = float(levels_growth(plan.levels)), functools.partial(run_sample, plan)
+        estimate = max(estimate_error(*sample, plan.grid, growth, run) for sample in samples)
         estimate = min(estimate, plan.error_bound)
         if estimate <= max_error:
             return replace(plan, error_estimate=estimate, reason=reason or plan.reason)
@@ -71,19 +73,13 @@ def fastest_within(
     )
 
 
-Exponents = tuple[np.ndarray | None, np.ndarray | None]
+def _magnitudes(problem: Problem) -> tuple[Magnitudes, Magnitudes]:
+    """What the guard would find, where there is none."""
+    return _lines(problem.a, -1), _lines(problem.b, -2)
 
 
-def _exponents_of(rows: Magnitudes, columns: Magnitudes) -> Exponents:
-    return rows.exponents if rows.finite else None, columns.exponents if columns.finite else None
-
-
-def _exponents(problem: Problem) -> Exponents:
-    return _line_exponents(problem.a, -1), _line_exponents(problem.b, -2)
-
-
-def _line_exponents(x: np.ndarray, axis: int) -> np.ndarray | None:
+def _lines(x: np.ndarray, axis: int) -> Magnitudes:
     most = np.maximum(x.max(axis=axis), -x.min(axis=axis))
-    if not np.isfinite(most).all():
-        return None
-    return np.where(most == 0, ZERO_EXPONENT, np.frexp(most)[1] - 1)
+    exponents = np.where(most == 0, ZERO_EXPONENT, np.frexp(most)[1] - 1)
+    lowest = exponents[most > 0].min(initial=int(exponents.max()))
+    return Magnitudes(exponents, bool(np.isfinite(most).all()), int(exponents.max()), int(lowest), int(exponents.min()))

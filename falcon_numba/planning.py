@@ -175,7 +175,9 @@ class Plan:
             return "whatever the objects' own arithmetic gives"
         if self.accuracy == "estimated":
             known = "nothing without data" if math.isnan(self.error_estimate) else f"{self.error_estimate:.2g}"
-            return f"estimated |error| / (K · max|A| · max|B|): {known}; proven: ≤ {self.error_bound:.2g} (the worst case)"
+            return (
+                f"estimated |error| / (K · max|A| · max|B|): {known}; proven: ≤ {self.error_bound:.2g} (the worst case)"
+            )
         return f"{self.accuracy}: proven |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (the worst case)"
 
     def __str__(self) -> str:

@@ -71,10 +71,11 @@ def verify_product(
 ) -> Verification:
     """Test whether C = α·A·B + β·C₀, with random vectors, in O(n²): it costs a few passes over the operands.
 
-    It works on anyone's product. A product whose rounding errors keep the contract is never refused, whatever the random
-    vectors are: the tolerance is proven. A wrong element is always seen if its error is twice what is allowed all elements
-    of its row together, and practically always if it exceeds what is allowed itself; several wrong elements of one row
-    are missed with a probability of at most 2^−`rounds` (integers: a single one never, several 2^−(`rounds` − 1)).
+    It works on anyone's product. A product whose rounding errors keep the contract is never refused, whatever the
+    random vectors are: the tolerance is proven. A wrong element is always seen if its error is twice what is allowed
+    all elements of its row together, and practically always if it exceeds what is allowed itself; several wrong
+    elements of one row are missed with a probability of at most 2^−`rounds` (integers: a single one never, several
+    2^−(`rounds` − 1)).
 
     Parameters
     ----------
@@ -259,7 +260,8 @@ def _as_matrices(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: np.ndarray
     for name, x in (("c", c), ("c_in", before)):
         if x is not None and x.shape != (*batch, *core):
             raise ValueError(f"{name} has shape {x.shape}, the product has shape {(*batch, *core)}")
-    c, before = (None if x is None else x.reshape(*batch, a.shape[-2], b.shape[-1]) for x in (c, before))
+    full = (*batch, a.shape[-2], b.shape[-1])
+    c, before = c.reshape(full), None if before is None else before.reshape(full)
     a, b = np.broadcast_to(a, batch + a.shape[-2:]), np.broadcast_to(b, batch + b.shape[-2:])
 
     def shown(index: tuple[int, ...], place: tuple[int, ...]) -> tuple[int, ...]:

@@ -123,7 +123,7 @@ def test_the_sample_is_the_product():
     seen = []
 
     def run(x, y):
-        z = dispatch._run_sample(x, y, plan)
+        z = dispatch._run_sample(plan, x, y)
         seen.append(z)
         return z
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from families import FAMILIES, family
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import layouts
@@ -12,7 +13,6 @@ import falcon_numba as fn
 from falcon_numba import verify_product
 from falcon_numba.numerics.bounds import entry_bounds, error_bound
 from falcon_numba.verification import classical_allowance
-from families import FAMILIES, family
 
 INTEGERS = ("int8", "uint8", "int16", "int32", "uint32", "int64", "uint64")
 FLOATS = ("float32", "float64", "complex64", "complex128")
@@ -45,7 +45,7 @@ def test_no_false_alarm_for_any_family(name, dtype):
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_false_alarm_and_one_wrong_element_is_found(data):
-    """A single element off by three times what is allowed it; its row by far the most in doubt, so it is named."""
+    """One element off by more than is allowed it, and than what the test may round in float64: it is named."""
     M, N, K = (data.draw(st.integers(1, 80)) for _ in range(3))
     dtype = data.draw(st.sampled_from(FLOATS))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -62,7 +62,7 @@ def test_no_false_alarm_and_one_wrong_element_is_found(data):
     u = float(np.finfo(dtype).eps) / 2
     allowed = classical_allowance(K, u, np.dtype(dtype)).roundings * (np.abs(a[i].astype("D")) @ np.abs(b[:, j]))
     allowed = abs(alpha) * allowed + 2 * u * abs(c[i, j]) + (0 if before is None else abs(beta * before[i, j])) * 2 * u
-    c[i, j] += c.dtype.type(3 * allowed + 10 * float(np.finfo(dtype).tiny))
+    c[i, j] += c.dtype.type(12 * allowed + 10 * float(np.finfo(dtype).tiny))
     found = verify_product(a, b, c, **scalars, rows=M)
     assert not found
     assert found.index == (i, j)

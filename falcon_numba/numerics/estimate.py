@@ -1,10 +1,10 @@
 """The rounding error of a product on these data, estimated from a sample of its elements.
 
 Every proven bound is one for the worst data; errors on given data are thousands to millions of times smaller. What the
-engine computes at place (p, c) of all blocks of C depends on the rows of A at place p of their blocks and the columns of
-B at place c of theirs only. So the product of a few such sets of rows and columns *is* a sample of the whole product:
-m·k and k·n grids of blocks with a few rows or columns each, run by the same scheme with the same inner size, for the
-cost of that many rows. Its errors, measured in higher precision, are errors of the product itself.
+engine computes at place (p, c) of all blocks of C depends on the rows of A at place p of their blocks and the columns
+of B at place c of theirs only. So the product of a few such sets of rows and columns *is* a sample of the whole
+product: m·k and k·n grids of blocks with a few rows or columns each, run by the same scheme with the same inner size,
+for the cost of that many rows. Its errors, measured in higher precision, are errors of the product itself.
 
 *From the sample to all elements.* Errors are proportional to the magnitudes of the rows and columns that meet in them,
 so they are measured in units of the largest ones at their places, and the largest such quotient ρ is applied to the
@@ -122,7 +122,7 @@ def _residual(a: np.ndarray, b: np.ndarray, c: np.ndarray, single: bool) -> np.n
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A·B by the calling thread alone: a BLAS would wake its threads for it, and wait longer for them than it computes."""
+    """A·B by the calling thread alone: a BLAS would wait longer for its other threads than it computes."""
     K = a.shape[1]
     step = max(1, ONE_THREAD // (len(a) * b.shape[1]))
     whole = K // step * step

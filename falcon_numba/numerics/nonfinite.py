@@ -10,7 +10,7 @@ STEP = 256  # lines compared at a time
 
 
 def signs(x: np.ndarray) -> np.ndarray:
-    """NaN and Inf as they are, finite numbers as −1, 0 or 1: what decides the pattern of a product and can't overflow."""
+    """NaN and Inf as they are, finite numbers as −1, 0 or 1: a product of such has the pattern, and can't overflow."""
     x = np.asarray(x)
     return np.where(np.isfinite(x), np.sign(x), x).astype(np.float32)
 
@@ -56,12 +56,13 @@ def first_wrong_pattern(
             places = ~np.isfinite(c_in[first:last])
             places &= ~bad_columns
             places[bad_rows[first:last]] = False
-            i, j = np.nonzero(places)
-            expected = signs(np.asarray(beta)) * c_in[first:last][i, j]
-            wrong = np.flatnonzero(~_alike(expected, c[first:last][i, j]))
-            if len(wrong):
-                k = wrong[0]
-                return first + int(i[k]), int(j[k]), _told(c[first + i[k], j[k]], expected[k])
+            at = np.argwhere(places)
+            at[:, 0] += first
+            expected = signs(np.asarray(beta)) * c_in[at[:, 0], at[:, 1]]
+            faults = np.flatnonzero(~_alike(expected, c[at[:, 0], at[:, 1]]))
+            if len(faults):
+                i, j = map(int, at[faults[0]])
+                return i, j, _told(c[i, j], expected[faults[0]])
     return None
 
 

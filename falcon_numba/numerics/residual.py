@@ -1,20 +1,20 @@
 """The residual test of one floating-point product: is C = α·A·B + β·C₀ to within a given rounding error?
 
 *Freivalds' test.* For a random vector x both sides of C·x = α·A·(B·x) + β·C₀·x cost O(n²) (R. Freivalds, "Probabilistic
-machines can use less running time", IFIP 1977). The components of x are random signs times magnitudes in [1, 2). If E is
-the error of C, row i of the residual is E_i·x. Fix all but the sign of the component that meets the largest element of
-E_i: one of its two values makes |E_i·x| at least as large as that element. So one wrong element is always seen, and a
-vector misses a row with several wrong ones with probability ≤ 1/2, independently of other vectors.
+machines can use less running time", IFIP 1977). The components of x are random signs times magnitudes in [1, 2). If E
+is the error of C, row i of the residual is E_i·x. Fix all but the sign of the component that meets the largest element
+of E_i: one of its two values makes |E_i·x| at least as large as that element. So one wrong element is always seen, and
+a vector misses a row with several wrong ones with probability ≤ 1/2, independently of other vectors.
 
 *Tolerance.* Let t_ij be the rounding error that the contract allows C_ij. Then |E_i·x| ≤ Σ_j t_ij·|x_j| whatever the
 signs of the errors: the tolerance of row i. It is
 
 - for a classical product, summed in any order, L·u·(|A|(|B||x|))_i, with L roundings on the way of one elementary
   product (N. J. Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., §3.1);
-- for an LCMA L·u·Σ_r |W[r]|·(|U[r]|·|A|)(|V[r]|·|B|)·|x| (`numerics.bounds`). By Cauchy and Schwarz each of the sums over
-  the inner index that this consists of is at most ã_p·b̃_c, the largest 2-norms of a segment of a row of A, of all rows
-  that share place p in their blocks, and of a column of B. So it is at most e·L·u·ã_p·Σ_j b̃_j·|x_j|: about as the bound
-  in the contract, where the magnitudes a_i·√K_leaf stand for ã_p, but as large as these data make it;
+- for an LCMA L·u·Σ_r |W[r]|·(|U[r]|·|A|)(|V[r]|·|B|)·|x| (`numerics.bounds`). By Cauchy and Schwarz each of the sums
+  over the inner index that this consists of is at most ã_p·b̃_c, the largest 2-norms of a segment of a row of A, of all
+  rows that share place p in their blocks, and of a column of B. So it is at most e·L·u·ã_p·Σ_j b̃_j·|x_j|: about as the
+  bound in the contract, where the magnitudes a_i·√K_leaf stand for ã_p, but as large as these data make it;
 
 plus the last rounding u·(|C| + P·|βC₀|)|x|, underflow, and what the test itself rounds: it computes in float64, and
 its sums of K and N terms cost at most (K + N)·2⁻⁵³·(|A||B||x|)_i more, which matters for float64 products only.
@@ -22,9 +22,9 @@ its sums of K and N terms cost at most (K + N)·2⁻⁵³·(|A||B||x|)_i more, w
 *Units.* Rows of A and columns of B are taken in units of their own, powers of two, so that neither badly scaled
 columns hide an error in others, nor does anything overflow.
 
-*Rows in doubt.* The tolerance of a row is that of N elements together. So the rows whose residuals are largest, compared
-to their tolerances, are computed again, and compared element by element with t_ij. A faulty product is refused by
-either; a right one by neither, whatever x is.
+*Rows in doubt.* The tolerance of a row is that of N elements together. So the rows whose residuals are largest,
+compared to their tolerances, are computed again, and compared element by element with t_ij. A faulty product is refused
+by either; a right one by neither, whatever x is.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class Allowance(NamedTuple):
     growth: float = 0.0
     balanced: bool = False
     max_error: float | None = None
+
 
 class Finding(NamedTuple):
     """What a test found: the worst element or row.
@@ -216,7 +217,7 @@ class _Test:
 
     def run(self, rounds: int, rows: int, rng: np.random.Generator) -> Finding:
         allowance = self.allowance
-        (M, K), N = self.arrays[0].shape, self.arrays[1].shape[1]
+        K, N = self.arrays[1].shape
         x = rng.choice((-1.0, 1.0), (N, rounds)) * rng.integers(1024, 2048, (N, rounds)) / 1024
         most = np.abs(x).max(axis=1)
 
@@ -270,9 +271,9 @@ class _Test:
             product[rows] = piece @ y
             piece = np.abs(piece)
             sizes[rows] = piece @ z
-            for l in range(k if lcma else 0):
-                part = piece[:, l * leaf : (l + 1) * leaf]
-                lines[rows, l] = np.einsum("ij,ij->i", part, part)
+            for segment in range(k if lcma else 0):
+                part = piece[:, segment * leaf : (segment + 1) * leaf]
+                lines[rows, segment] = np.einsum("ij,ij->i", part, part)
         self.ranks = None
         if lcma:
             self.ranks = self._norms(lines, self.left, m) * self.allowance.growth, self._norms(columns, self.right, n)

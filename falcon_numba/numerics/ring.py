@@ -24,12 +24,12 @@ def ring_test(
 ) -> tuple[int, int, int] | None:
     """Whether C = α·A·B + β·C₀ modulo 2^bits of C: None, or the (row, column, error) of a wrong element.
 
-    The first vector has odd components, which are no divisors of zero: an error that is alone in its row is always seen.
-    Those of the others are uniform. Let 2^s be the largest power of two that divides all errors of a row. What one of
-    them, less divisible than the others, adds to the residual is uniform among the multiples of 2^s, of which there are
-    at least two: each of these vectors misses the row with probability ≤ 1/2.
+    The first vector has odd components, which are no divisors of zero: an error that is alone in its row is always
+    seen. Those of the others are uniform. Let 2^s be the largest power of two that divides all errors of a row. What
+    one of them, less divisible than the others, adds to the residual is uniform among the multiples of 2^s, of which
+    there are at least two: each of these vectors misses the row with probability ≤ 1/2.
     """
-    (M, K), N = a.shape, b.shape[1]
+    N = b.shape[1]
     bits = 8 * c.itemsize
     mask = _RING(2**bits - 1)
     scale_a, scale_b = _RING(alpha % 2**bits), _RING(beta % 2**bits)
