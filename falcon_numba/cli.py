@@ -161,12 +161,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option_names: list[str] = []
     add("--depth", type=_number_or_text, help='levels of recursion, or "auto"')
     add("--scheme", help='name, "auto", or .json or .npz file; with commas, one for each level, outermost first')
-    add("--accuracy", help='"balanced", "componentwise" or "normwise"')
+    add("--accuracy", help='"balanced", "componentwise", "normwise" or "estimated"')
     add("--max-error", type=float, help="largest error allowed, relative to K·max|A|·max|B|")
     add("--workspace-limit", type=_number_or_text, help='extra memory allowed: bytes, or "256 MiB"')
     add("--threads", type=int, help="of the engine; NumPy's BLAS has settings of its own")
     add("--executor", help='"auto", "numpy" or "cpu"')
     add("--leaf", help='"auto", "simd" or "portable"')
+    add("--check", action="store_true", help="test the result, and let NumPy compute again what fails")
     add("--reproducible", action="store_true", help="the same bits on every run")
     parser.set_defaults(option_names=tuple(option_names))
 

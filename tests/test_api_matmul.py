@@ -284,7 +284,7 @@ def test_bad_calls_raise_what_numpy_raises(name, options, engine):
         ({"depth": -1}, ValueError, "depth=-1"),
         ({"scheme": "strasen"}, ValueError, "strasen"),
         ({"executor": "gpu"}, ValueError, "executor='gpu'"),
-        ({"accuracy": "estimated"}, ValueError, "not implemented yet"),
+        ({"accuracy": "estimated"}, ValueError, "needs max_error"),
     ],
 )
 def test_bad_options_leave_out_untouched(options, error, message):

@@ -162,3 +162,17 @@ def test_a_wrong_kernel_is_caught(monkeypatch):
     with pytest.warns(fn.ProductCheckWarning):
         c = fn.gemm(a, b, scheme=wrong, depth=1, executor="cpu", check=True)
     np.testing.assert_array_equal(c, a @ b)
+
+
+def test_command_line(fault, tmp_path, capsys):
+    from falcon_numba.cli import main
+
+    a, b = operands()
+    for name, x in (("a", a), ("b", b)):
+        np.save(tmp_path / f"{name}.npy", x)
+    files = [str(tmp_path / name) for name in ("a.npy", "b.npy")]
+    before = fn.check_counts().products
+    assert not main(["matmul", *files, "-o", str(tmp_path / "c.npy"), "--depth", "1", "--check"])
+    assert fn.check_counts().products == before + 1
+    assert not main(["plan", "3000", "3000", "3000", "--check"])
+    assert "residual test" in capsys.readouterr().out
