@@ -63,7 +63,7 @@ class FlatScheme:
     levels: tuple[Scheme, ...]
     is_transposed: bool = False
 
-    @property
+    @cached_property
     def grids(self) -> tuple[tuple[int, int, int], ...]:
         """(m, k, n) of the levels, outermost first."""
         return tuple(s.grid[::-1] if self.is_transposed else s.grid for s in self.levels)

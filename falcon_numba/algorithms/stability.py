@@ -81,6 +81,7 @@ def flat_chains(levels: Sequence[Scheme]) -> tuple[int, int, int]:
     return a, b, c
 
 
+@lru_cache(maxsize=128)
 def _coefficient_roundings(scheme: Scheme) -> int:
     values = {abs(Fraction(c)) for x in (scheme.U, scheme.V, scheme.W) for c in x[x != 0].tolist()}
     if all(_power_of_two(c.numerator) and _power_of_two(c.denominator) for c in values):

@@ -122,7 +122,7 @@ def choose_blocks(
 
     # What only decides the schedule.
     row = chunks * products * KC * size  # bytes of one row of packed A, or of one column of packed B
-    inner, sums = (math.prod(m * n for m, _, n in scheme.grids[i:]) for i in (first + outer, first))
+    inner, sums = (math.prod([m * n for m, _, n in scheme.grids[i:]]) for i in (first + outer, first))
     targets = sums + (inner if outer else 0)
     team = threads // teams
     budget = min(A_SHARE * team, limit // (4 * teams)) // row // MR * MR

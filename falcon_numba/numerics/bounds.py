@@ -81,10 +81,22 @@ def unit_roundoff(dtype: str | np.dtype) -> float:
 
 def chain(levels: tuple[Scheme, ...], K: int, KC: int) -> int:
     """L: the most roundings between an elementary product and its element of C."""
-    q_u, q_v, q_w = flat_chains(levels)
+    combined, added = _chains(levels)
     leaf = -(-K // flatten(levels).grid[1])
+    return min(KC, leaf) + added * -(-leaf // KC) + combined + 2
+
+
+@functools.lru_cache(maxsize=1024)
+def _chains(levels: tuple[Scheme, ...]) -> tuple[int, int]:
+    """Q_U + Q_V, and Q_W + 1 + o_W."""
+    q_u, q_v, q_w = flat_chains(levels)
     single = sum(flat_chains((level,))[2] == 0 for level in levels)
-    return min(KC, leaf) + (q_w + 1 + single) * -(-leaf // KC) + q_u + q_v + 2
+    return q_u + q_v, q_w + 1 + single
+
+
+@functools.lru_cache(maxsize=1024)
+def _growth(levels: tuple[Scheme, ...]) -> float:
+    return float(levels_growth(levels))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -107,7 +119,7 @@ def error_bound(levels: tuple[Scheme, ...], K: int, KC: int, dtype: str, accurac
         return ErrorBound(roundings, roundings, K * tiny, True)
     k = flatten(levels).grid[1]
     leaf = -(-K // k)
-    sums = float(levels_growth(levels)) * k * leaf  # e·K_leaf
+    sums = _growth(levels) * k * leaf  # e·K_leaf
     factor = sums * roundings * (BALANCED if accuracy == "balanced" else 1.0)
     return ErrorBound(factor, factor / K, sums * tiny, False)
 
