@@ -6,11 +6,10 @@ import math
 import random
 import statistics
 import time
-from dataclasses import fields
 from typing import Any
 
 import regret
-from contenders import SAMPLE_SECONDS, Arrays, Contender, first_run, one_round, ours
+from contenders import SAMPLE_SECONDS, Arrays, Contender, first_run, one_round, ours, work
 from measure import AgainstNumPy, settle
 from peers import Peer
 from shapes import Shape
@@ -22,7 +21,6 @@ FEWEST, MOST = 5, 31  # timings of one contender
 HOPELESS, HOPELESS_AFTER = 1.3, 2  # times the fastest: not timed any more after so many timings
 CONTESTED = 1.02  # regret or loss from which the contenders concerned are timed as long again
 LEAST_BLOCK = 64  # levels of smaller blocks aren't tried
-WORDS_OF_A_PLAN = ("reason", "seconds", "ranking")  # differ between plans that run the same
 
 
 def options_of(candidate: str) -> tuple[str, dict[str, Any]]:
@@ -60,10 +58,6 @@ def contenders_for(shape: Shape, dtype: str, candidates: list[str], numpy: Peer)
 
 def same_work(contenders: list[Contender]) -> str:
     """The candidate that runs what the choice runs, or the choice itself."""
-
-    def work(plan: Any) -> list[Any]:
-        return [getattr(plan, x.name) for x in fields(plan) if x.name not in WORDS_OF_A_PLAN]
-
     choice, *others = contenders
     return next((x.name for x in others if work(x.plan) == work(choice.plan)), choice.name)
 

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 import numba
@@ -17,6 +17,7 @@ import falcon_numba as fn
 from falcon_numba.cpu.threads import default_threads
 
 SAMPLE_SECONDS = 0.005  # shorter products are repeated within one timing
+WORDS_OF_A_PLAN = ("reason", "seconds", "ranking")  # differ between plans that run the same
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]  # A, B and C
 
@@ -52,6 +53,11 @@ def ours(name: str, options: dict[str, Any], batched: bool) -> Contender:
     return Contender(name, lambda a, b, c: function(a, b, out=c, **options), True, options.get("depth"))
 
 
+def work(plan: Any) -> list[Any]:
+    """All of a plan but its words: the guard, too, has its say in these, after it has seen the data."""
+    return [getattr(plan, x.name) for x in fields(plan) if x.name not in WORDS_OF_A_PLAN]
+
+
 def checked_run(contender: Contender, arrays: Arrays, calls: int = 1) -> float:
     """Seconds of one call. A single call of ours is traced, and must run the same plan as ever.
 
@@ -72,7 +78,7 @@ def checked_run(contender: Contender, arrays: Arrays, calls: int = 1) -> float:
     plan = plans[0]
     if contender.depth is not None and (plan.executor != "cpu" or plan.depth != contender.depth):
         raise RuntimeError(f"{contender.name}: {plan.scheme} on executor {plan.executor} ran instead")
-    if contender.plan is not None and contender.plan != plan:
+    if contender.plan is not None and work(contender.plan) != work(plan):
         raise RuntimeError(f"{contender.name}: another plan ran than the first time:\n{plan}\n\n{contender.plan}")
     contender.plan = plan
     return seconds
