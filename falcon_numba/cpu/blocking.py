@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..decision.constants import A_SHARE, CHUNKS_TIMES_RANK, HIGH, MOST_N2, MOST_TOGETHER, WIDEST
+from ..decision.constants import A_SHARE, CHUNKS_TIMES_RANK, HIGH, MOST_N2, MOST_TOGETHER, PIECES, WIDEST
 from ..decision.hardware import hardware
 from ..problem import Inadmissible
 from .pack import scratch_bytes
@@ -128,7 +128,7 @@ def choose_blocks(
     budget = min(A_SHARE * team, limit // (4 * teams)) // row // MR * MR
     on_chip = min(int(A_OF_L2 * hardware().l2), MOST_A_BYTES) // (KC * size) // MR * MR
     MC = max(MR, min(MOST_MC, on_chip, budget, up(h, MR)))
-    MA = max(MC, min(budget, team * MC))
+    MA = max(MC, min(budget, team * MC * (PIECES if team > 1 else 1)))
     MA = up(-(-h // -(-h // MA)), MR)
     budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * size) // NR * NR
     on_chip = int(H_OF_L2 * hardware().l2) // (inner * MC * size) // NR * NR

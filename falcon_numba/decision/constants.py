@@ -33,7 +33,8 @@ LEVEL_MUST_GAIN = 1.01  # a deeper plan must be faster by this factor: equal tim
 # Sizes by which the engine chooses its blocks (`cpu/blocking.py` has the rules), and what the model makes of others.
 ROWS_STEP = 4  # tiles of so many rows more or less have code of their own, for the edges
 MOST_TOGETHER = 2  # levels: with more, combinations have too many terms, and their sums are too large for L3
-A_SHARE = 32 * 2**20  # bytes of all packed A_r for one thread, at most
+A_SHARE = 64 * 2**20  # bytes of all packed A_r for one thread, at most
+PIECES = 4  # of MC rows of A for every one of several threads, between two barriers
 MOST_N2 = 512
 HIGH = 96  # rows of packed A that must fit, for the products of more levels to be computed together
 WIDEST = (4096, 2048, 1024)  # NC at depth 0, 1 and more

@@ -189,7 +189,8 @@ def stage_times(x, M, N, K, ahead, machine, out):
     out[CALL] = machine.start if threads > 1 and x[LEVELS] > 0 else 0.0  # of the guard
     if team > 1:
         tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one
-        barriers = 2 * passes * rounds * np.ceil(h / (team * tall))
+        packed = max(tall, min(c.PIECES * team * tall, c.A_SHARE * team / (together * flushed * row)))  # rows of A
+        barriers = 2 * passes * rounds * np.ceil(h / packed)
         idle = team * c.LAST_PIECE * (barriers / 2) / tiles
         out[CALL] += barriers * c.BARRIER + idle * out[KERNEL]
     out[MOVED] = guarded + moved_a + read_b + packed_b + streamed + updated
