@@ -249,7 +249,7 @@ def test_settings_of_the_compiler_are_in_the_key(setting, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_kernels_compiled_in_forks_work_together(folder):
-    """Numba numbers its functions, and children go on with the number of their parent: names must differ all the same."""
+    """Numba numbers its functions, and children go on with their parent's numbers: names must differ all the same."""
     for guard in folder.glob("guard-*.bin"):
         guard.unlink()
     out = python(

@@ -155,7 +155,7 @@ def test_no_memory_from_the_system(depth):
     assert out == "refused"
 
 
-# --- nothing outside of the operands is read ---------------------------------------------------------------------------
+# --- nothing outside of the operands is read -------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs mprotect")
@@ -188,7 +188,7 @@ def test_operands_between_forbidden_pages(dtype):
     assert out == ""
 
 
-# --- beyond 32 bits ----------------------------------------------------------------------------------------------------
+# --- beyond 32 bits --------------------------------------------------------------------------------------------------
 
 
 MAP_NORESERVE = 0x4000  # of Linux; `mmap` knows it from Python 3.13 on
