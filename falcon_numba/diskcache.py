@@ -2,8 +2,8 @@
 
 Numba's own cache looks only at the file of the function that it compiles and at a pickle of its closure, which misses
 changed helpers and never finds closures over intrinsics again. Here the key is a hash over the source of this package,
-the signature, versions, host CPU and settings of the compiler; a file holds one compile result and a checksum that takes
-in its own name, is written atomically, and anything wrong with it means compiling anew.
+the signature, versions, host CPU and settings of the compiler; a file holds one compile result and a checksum which
+takes in its own name, is written atomically, and anything wrong with it means compiling anew.
 """
 
 from __future__ import annotations
