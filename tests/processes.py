@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
-PATIENCE = 600  # seconds; a hang is certain then, also on a machine that is busy with something else
+WAKE = 1.0  # seconds
+PATIENCE = 300  # wakes; not by the clock, since somebody may stop all of us for a while
 
 
 def python(code: str, *arguments: str, **environment: str) -> str:
@@ -38,7 +41,14 @@ def _start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[
 def finish(process: subprocess.Popen[str]) -> str:
     """Wait for what `start` started; its standard output. Raises AssertionError with its errors."""
     try:
-        out, errors = process.communicate(timeout=PATIENCE)
+        for _ in range(PATIENCE):
+            try:
+                out, errors = process.communicate(timeout=WAKE)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            raise AssertionError("hangs")
     finally:
         process.kill()
     assert process.returncode == 0, errors
@@ -68,3 +78,15 @@ def copy_kernels(folder: Path, *dtypes: str) -> None:
     folder.mkdir(exist_ok=True)
     for file in files.splitlines():
         shutil.copy(file, folder)
+
+
+def exit_code_of(pid: int) -> int | None:
+    """Wait for a fork of this process; its exit code, None where it hangs (it is killed then)."""
+    for _ in range(int(60 / 0.02)):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
