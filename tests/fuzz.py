@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import multiprocessing
+import os
 import sys
 import time
 import traceback
@@ -31,7 +32,10 @@ def run(seed: int, first: int, last: int, at, verbose: bool) -> None:
     from falcon_numba.cpu import engine
 
     engine.borrow = guarding(engine.borrow)
+    parent = os.getppid()
     for i in range(first, last):
+        if os.getppid() != parent:  # killed: nobody is interested any more
+            return
         at.value = i
         drawn = Drawn("")
         try:
