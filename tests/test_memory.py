@@ -70,6 +70,21 @@ def test_what_the_limit_admits_runs_whatever_the_data_are(threads):
     assert admitted and refused
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_many_passes_over_c(depth, order):
+    """beta counts in the first one only, alpha in each; without beta the first one reads nothing."""
+    rng = np.random.default_rng(4)
+    a, b = rng.integers(-3, 4, (40, 30_000)).astype("f8"), rng.integers(-3, 4, (30_000, 50)).astype("f8")
+    c, product = rng.integers(-3, 4, (40, 50)).astype("f8"), a @ b
+    options = {"depth": depth, "executor": "cpu", "workspace_limit": "1 MiB"}
+    assert fn.plan(a, b, **options).passes > 4
+    for alpha, beta in ((1, 0), (2, -3), (1, 1), (-1, 0.5)):
+        out = np.asarray(c if beta else np.full_like(c, np.nan), order=order).copy(order)
+        fn.gemm(a, b, out, alpha=alpha, beta=beta, out=out, **options)
+        np.testing.assert_array_equal(out, alpha * product + beta * c)
+
+
 # --- memory that can't be had ----------------------------------------------------------------------------------------
 
 
