@@ -11,6 +11,7 @@ A product is drawn from a `numpy.random.Generator` alone, so a seed reproduces i
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +63,8 @@ def draw_and_check(rng: np.random.Generator, drawn: Drawn | None = None) -> Draw
     drawn.dtype = _pick(rng, DTYPES)
     drawn.M, drawn.N, drawn.K = sizes(rng)
     try:
-        with fn.trace() as plans:
+        with fn.trace() as plans, warnings.catch_warnings():
+            warnings.simplefilter("error", fn.ProductCheckWarning)
             _CHECKS[drawn.kind](rng, drawn)
         drawn.ran = ", ".join(sorted({f"{p.executor} {p.scheme}" for p in plans}))
     except Exception as error:
@@ -105,6 +107,8 @@ def options_for(rng: np.random.Generator, drawn: Drawn, exact: bool) -> dict[str
     options |= {"scheme": levels, "depth": len(levels)} if levels else {"depth": 0}
     if rng.random() < 0.1:
         options["leaf"] = "portable"
+    if rng.random() < 0.1:
+        options["check"] = True  # never finds anything: a warning is a fault
     options["accuracy"] = _pick(rng, ("balanced", "normwise")) if levels else "componentwise"
     limit = _pick(rng, LIMITS)
     if limit is not None:

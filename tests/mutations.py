@@ -332,7 +332,12 @@ FAULTS = [
 ]
 
 
-def pytest(tree: Path, cache: Path, tests: str) -> tuple[bool, str]:
+def _end(run: subprocess.Popen) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(run.pid, signal.SIGKILL)
+
+
+def pytest(tree: Path, cache: Path, *tests: str) -> tuple[bool, str]:
     """Whether the tests pass, and the first that didn't."""
     environment = {
         **os.environ,
@@ -340,22 +345,23 @@ def pytest(tree: Path, cache: Path, tests: str) -> tuple[bool, str]:
         "PYTHONPATH": str(tree),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests.split()]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]
     with tempfile.TemporaryFile("w+") as output:
         run = subprocess.Popen(
             command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-        for _ in range(PATIENCE):
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                run.wait(WAKE)
-                break
-        with contextlib.suppress(ProcessLookupError):  # whatever the tests left behind
-            os.killpg(run.pid, signal.SIGKILL)
+        try:
+            for _ in range(PATIENCE):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    run.wait(WAKE)
+                    break
+        finally:
+            _end(run)  # and whatever the tests left behind
         if run.wait() < 0:
             return False, f"hangs, or killed by signal {-run.returncode}"
         output.seek(0)
         lines = output.read().splitlines()
-    first = [line.split(" - ")[0] for line in lines if line.startswith(("FAILED", "ERROR"))]
+    first = [line.split(" - ")[0].split(" ", 1)[1] for line in lines if line.startswith(("FAILED ", "ERROR "))]
     return run.returncode == 0, first[0] if first else f"exit code {run.returncode}"
 
 
@@ -365,12 +371,18 @@ def verdict(fault: Fault, tree: Path, cache: Path) -> str:
     if source.count(fault.old) != 1:
         return f"does not apply: its text stands {source.count(fault.old)} times in {fault.file}"
     file.write_text(source.replace(fault.old, fault.new))
+    doubtful: list[str] = []  # failed once and then passed thrice: of tests that watch the clock on a busy machine
     try:
         for tests in (fault.tests, ""):
-            passed, first = pytest(tree, cache, tests)
-            if not passed:
-                return f"caught   {first}"
-        return "MISSED"
+            while True:
+                passed, first = pytest(tree, cache, *tests.split(), *(f"--deselect={test}" for test in doubtful))
+                if passed:
+                    break
+                again = "::" in first and first not in doubtful and all(pytest(tree, cache, first)[0] for _ in range(3))
+                if not again:
+                    return f"caught by {first}"
+                doubtful.append(first)
+        return "MISSED" + "".join(f", {test} failed once" for test in doubtful)
     finally:
         file.write_text(source)
 
@@ -380,6 +392,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults whose name holds this")
     parser.add_argument("--list", action="store_true", help="only show whether each applies")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the tests end as well
     chosen = [fault for fault in FAULTS if options.only in fault.name]
     good = True
     with tempfile.TemporaryDirectory() as temporary:

@@ -72,9 +72,11 @@ class Products(RuleBasedStateMachine):
         leaf=st.sampled_from(("auto", "auto", "portable")),
         limit=st.sampled_from((None, None, "64 MiB", "2 MiB")),
         reproducible=st.booleans(),
+        check=st.booleans(),
     )
-    def configure(self, threads, accuracy, leaf, limit, reproducible):
-        fn.set_config(threads=threads, accuracy=accuracy, leaf=leaf, workspace_limit=limit, reproducible=reproducible)
+    def configure(self, threads, accuracy, leaf, limit, reproducible, check):
+        given = {"workspace_limit": limit, "reproducible": reproducible, "check": check}
+        fn.set_config(threads=threads, accuracy=accuracy, leaf=leaf, **given)
 
     @rule()
     def release(self):
@@ -171,4 +173,4 @@ Products.TestCase.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
-TestProducts = Products.TestCase
+TestProducts = pytest.mark.filterwarnings("error::falcon_numba.ProductCheckWarning")(Products.TestCase)
