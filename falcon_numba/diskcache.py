@@ -2,8 +2,8 @@
 
 Numba's own cache looks only at the file of the function that it compiles and at a pickle of its closure, which misses
 changed helpers and never finds closures over intrinsics again. Here the key is a hash over the source of this package,
-the signature, the versions and the host CPU; a file holds a checksum and one compile result, is written atomically, and
-anything wrong with it means compiling anew.
+the signature, versions, host CPU and settings of the compiler; a file holds one compile result and a checksum which
+takes in its own name, is written atomically, and anything wrong with it means compiling anew.
 """
 
 from __future__ import annotations
@@ -38,6 +38,15 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
+# Settings of Numba (NUMBA_OPT, …) that decide what machine code becomes of the same source.
+_COMPILER_SETTINGS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "DEBUGINFO_DEFAULT", "USING_SVML")
+
+
+def _checksum(file: Path, payload: bytes) -> bytes:
+    """With the name: the result of another kernel is no result, however whole it is."""
+    return hashlib.sha256(file.name.encode() + b"\0" + payload).digest()
+
+
 @functools.cache
 def _warn_once(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=2)
@@ -67,7 +76,8 @@ class DiskCache(_Cache):
         if folder is None:
             return None
         versions = (numba.__version__, llvmlite.__version__, np.__version__, sys.version, platform.machine())
-        key = repr((source_hash(), str(signature), versions, codegen.magic_tuple()))
+        compiler = (*codegen.magic_tuple(), *(getattr(numba.config, name, None) for name in _COMPILER_SETTINGS))
+        key = repr((source_hash(), str(signature), versions, compiler))
         return folder / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.bin"
 
     def load_overload(self, sig, target_context):
@@ -84,7 +94,7 @@ class DiskCache(_Cache):
                 return None
             data = file.read_bytes()
             checksum, payload = data[:32], data[32:]
-            if hashlib.sha256(payload).digest() != checksum:
+            if _checksum(file, payload) != checksum:
                 return None
             return CompileResult._rebuild(target_context, *pickle.loads(payload))
         except Exception:  # a missing, foreign or damaged file must never stop a product
@@ -96,7 +106,7 @@ class DiskCache(_Cache):
             if file is None:
                 return
             payload = numba.core.serialize.dumps(data._reduce())
-            write_whole(file, hashlib.sha256(payload).digest() + payload)
+            write_whole(file, _checksum(file, payload) + payload)
         except OSError as error:
             _warn_once(f"falcon_numba: compiled kernels can't be kept in {cache_folder()} ({error.strerror or error})")
 

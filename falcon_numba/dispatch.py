@@ -20,10 +20,11 @@ from .algorithms import FlatScheme, flatten, resolve_scheme
 from .checking import repaired
 from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
-from .cpu.engine import Engine, change_blocks, engine_for, scale, scaling_for, table_of
+from .cpu.engine import Engine, Scaling, change_blocks, engine_for, scale, scaling_for, table_of
 from .cpu.guard import Magnitudes, magnitudes
 from .cpu.spec import SPECS, KernelSpec
 from .cpu.threads import default_threads
+from .cpu.workspace import reserve
 from .decision.hardware import isa_family
 from .decision.predict import Product, whole_products
 from .decision.select import select
@@ -79,7 +80,10 @@ def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, th
 
 
 def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
-    """Block sizes of the engine for a row-major C, and the workspace that suffices for any order of C."""
+    """Block sizes of the engine for a row-major C, and the workspace that suffices whatever C's order and the data are.
+
+    Data may ask for the classical product instead of the levels, so levels are only admitted where that fits as well.
+    """
     if numba.config.DISABLE_JIT:
         raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
     M, N, K, _, dtype = product
@@ -89,7 +93,8 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
         limit = default_limit(M, N, K, spec.itemsize, threads)
     blocks = choose_blocks(spec, scheme, M, N, K, threads, teams, limit)
     turned = choose_blocks(spec, scheme.transposed, N, M, K, threads, teams, limit)
-    return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams))
+    classical = 0 if scheme.rank == 1 else _blocks(product, limit, threads, flatten(()))[1]
+    return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams), classical)
 
 
 def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> Plan:
@@ -246,6 +251,11 @@ class _Launch(NamedTuple):
     growth: float  # of the products
     sums: tuple[float, float]  # growth of the combinations of A and of B, as powers of two
 
+    @property
+    def workspace(self) -> int:
+        """Bytes that `run` borrows."""
+        return self.blocks.workspace(self.plan.threads, self.plan.threads if self.plan.whole_products else 1)
+
     def run(self, table: np.ndarray, alpha: float, beta: float) -> None:
         self.engine.run_table(table, alpha, beta, self.scheme, self.blocks, self.plan.threads, self.plan.whole_products)
 
@@ -271,26 +281,27 @@ def _run_guarded(products: np.ndarray, alpha: float, beta: float, launch: _Launc
     """Run the products of a plan with levels, or what the data allow instead, and return the last one's plan."""
     plan, spec = launch.plan, launch.engine.spec
     verdicts = [_verdict(launch, alpha, rows, columns) for rows, columns in found]
+    runs: list[tuple[_Launch, np.ndarray, Plan, list[Scaling]]] = []  # the scalings are only kept alive
     first = 0
     for (danger, scales), alike in itertools.groupby(verdicts):  # one run for all that follow each other
         last = first + len(list(alike))
-        part = products[first:last]
+        part, chosen, plan, scalings = products[first:last], launch, launch.plan, []
         if danger:
             plan = _classical(launch.plan, danger)
-            classical = _launch(plan, launch.turned)
-            change_blocks(part, classical.blocks)
-            classical.run(part, alpha, beta)
+            chosen = _launch(plan, launch.turned)
+            change_blocks(part, chosen.blocks)
         elif scales:
             plan = _scaled(launch.plan)
             scalings = [scaling_for(rows, columns, spec) for rows, columns in found[first:last]]
             scale(part, scalings)
-            launch.run(part, alpha, beta)
-        else:
-            plan = launch.plan
-            launch.run(part, alpha, beta)
-        for _ in range(first, last):
-            record(plan)
+        runs.append((chosen, part, plan, scalings))
         first = last
+    if len(runs) > 1:  # what can't be had must be known before the first of them writes
+        reserve(max(chosen.workspace for chosen, *_ in runs))
+    for chosen, part, plan, _ in runs:
+        chosen.run(part, alpha, beta)
+        for _ in part:
+            record(plan)
     return plan
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -14,6 +13,7 @@ import numba
 import numpy as np
 import pytest
 from engine_oracle import LAYOUTS, in_layout
+from processes import copy_kernels, python
 
 import falcon_numba as fn
 from falcon_numba.cpu import threads as threads_module
@@ -22,16 +22,6 @@ from falcon_numba.cpu.spec import SPECS
 from falcon_numba.decision.hardware import isa_family
 
 MIB = 2**20
-
-
-def python(code: str, **environment: str) -> str:
-    """Run code in a fresh interpreter; its standard output."""
-    env = {**os.environ, **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=env, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 # --- threads -------------------------------------------------------------------------------------------------------
@@ -245,7 +235,7 @@ def test_kernels_compiled_in_different_processes_work_together(tmp_path):
 @pytest.fixture(scope="module")
 def warm_cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
-    python(FIRST_PRODUCT, FALCON_CACHE_DIR=str(folder))
+    copy_kernels(folder, "float64")
     return folder
 
 

@@ -59,8 +59,7 @@ class Pool:
     def reset(self) -> None:
         """Forget all threads."""
         self._busy = threading.Lock()
-        self._inboxes: list[queue.SimpleQueue] = []
-        self._threads: list[threading.Thread] = []
+        self._threads: list[tuple[threading.Thread, queue.SimpleQueue]] = []  # each with its inbox
 
     def _serve(self, index: int, inbox: queue.SimpleQueue) -> None:
         while True:
@@ -72,14 +71,18 @@ class Pool:
                 error = raised
             done.put((index, error))
 
-    def _grow(self, count: int) -> None:
-        while len(self._inboxes) < count:
-            index, inbox = len(self._inboxes), queue.SimpleQueue()  # type: int, queue.SimpleQueue
+    def _grow(self, count: int) -> int:
+        """Have `count` threads, or as many as the system gives us; returns how many."""
+        while len(self._threads) < count:
+            index, inbox = len(self._threads), queue.SimpleQueue()  # type: int, queue.SimpleQueue
             name = f"falcon_numba-{index + 1}"
             thread = threading.Thread(target=self._serve, args=(index, inbox), name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
-            self._inboxes.append(inbox)
+            try:
+                thread.start()
+            except RuntimeError:  # a limit of the system, or the interpreter is shutting down
+                return index
+            self._threads.append((thread, inbox))
+        return count
 
     def _placement(self, threads: int) -> tuple[set[int], set[int]] | None:
         """CPUs to wake on, which leave out the caller's, and CPUs to run on from then on.
@@ -104,54 +107,62 @@ class Pool:
         while len(idle) < count:
             with contextlib.suppress(KeyboardInterrupt):
                 for index in set(range(count)) - idle:
-                    self._inboxes[index].put((lambda: None, done))
+                    self._threads[index][1].put((lambda: None, done))
                 while len(idle) < count:
                     idle.add(done.get()[0])
 
     def run(self, threads: int, work: Callable[[int, int, int], None]) -> int:
         """Call ``work(tid, threads, sync)`` for every tid below `threads` at once; returns the threads used.
 
-        `sync` is the address of the shared sync area. Where the pool is taken, the caller works alone; alone it gets
-        0. When one call raises, the others are called off and the first error is raised after all have ended.
+        `sync` is the address of the shared sync area. Where the pool is taken, or the system has no threads to give,
+        the caller works alone; alone it gets 0. When one call raises, the others are called off and the first error is
+        raised after all have ended.
         """
-        if threads == 1 or not self._busy.acquire(blocking=False):
-            work(0, 1, 0)  # nobody to wait for, no sync area
-            return 1
-        try:
-            area = np.zeros(SYNC_BYTES // 8, np.int64)
-            sync = area.ctypes.data
-
-            def call(tid: int, threads: int, cpus: set[int] | None = None) -> None:
+        if threads > 1:
+            # Not acquire() and then try: a KeyboardInterrupt between the two would leave the pool taken for ever. The
+            # first step of a loop over `filter`, in C, takes it, and no interrupt comes between that and the body.
+            for _ in filter(self._busy.acquire, (False,)):
                 try:
-                    if cpus:
-                        _restrict(0, cpus)
-                    work(tid, threads, sync)
-                except BaseException:
-                    area[CALLED_OFF // 8] = 1
-                    raise
+                    threads = 1 + self._grow(threads - 1)
+                    if threads > 1:
+                        self._run_together(threads, work)
+                        return threads
+                finally:
+                    self._busy.release()
+        work(0, 1, 0)  # nobody to wait for, no sync area
+        return 1
 
-            self._grow(threads - 1)
-            placement = self._placement(threads)
-            done: queue.SimpleQueue = queue.SimpleQueue()
+    def _run_together(self, threads: int, work: Callable[[int, int, int], None]) -> None:
+        area = np.zeros(SYNC_BYTES // 8, np.int64)
+        sync = area.ctypes.data
+
+        def call(tid: int, threads: int, cpus: set[int] | None = None) -> None:
             try:
-                for index in range(threads - 1):
-                    cpus = None
-                    if placement is not None:
-                        wake_on, cpus = placement
-                        _restrict(self._threads[index].native_id or 0, wake_on)
-                    self._inboxes[index].put((functools.partial(call, index + 1, threads, cpus), done))
-                call(0, threads)
-                errors = [done.get()[1] for _ in range(threads - 1)]
+                if cpus:
+                    _restrict(0, cpus)
+                work(tid, threads, sync)
             except BaseException:
                 area[CALLED_OFF // 8] = 1
-                self._wait_until_idle(threads - 1)
                 raise
-            for error in errors:
-                if error is not None:
-                    raise error
-        finally:
-            self._busy.release()
-        return threads
+
+        placement = self._placement(threads)
+        done: queue.SimpleQueue = queue.SimpleQueue()
+        try:
+            for index, (thread, inbox) in enumerate(self._threads[: threads - 1]):
+                cpus = None
+                if placement is not None:
+                    wake_on, cpus = placement
+                    _restrict(thread.native_id or 0, wake_on)
+                inbox.put((functools.partial(call, index + 1, threads, cpus), done))
+            call(0, threads)
+            errors = [done.get()[1] for _ in range(threads - 1)]
+        except BaseException:
+            area[CALLED_OFF // 8] = 1
+            self._wait_until_idle(threads - 1)
+            raise
+        for error in errors:
+            if error is not None:
+                raise error
 
 
 pool = Pool()

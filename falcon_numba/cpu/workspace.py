@@ -57,6 +57,18 @@ class borrow:
         _spare.append(self._buffer)
 
 
+def reserve(nbytes: int) -> None:
+    """Have `nbytes` bytes ready for the runs that follow.
+
+    Raises
+    ------
+    MemoryError
+        Now, and not in one of them.
+    """
+    with borrow(nbytes):
+        pass
+
+
 def release() -> None:
     """Give the workspace kept between runs back to the system."""
     _spare.clear()
