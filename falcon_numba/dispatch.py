@@ -80,20 +80,21 @@ def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, th
 
 
 def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
-    """Block sizes of the engine for a row-major C, and the workspace that suffices whatever C's order and the data are.
+    """Block sizes of the engine for a row-major C, and the workspace that suffices for any order of C.
 
-    Data may ask for the classical product instead of the levels, so levels are only admitted where that fits as well.
+    Data may ask for the classical product instead of the levels, so levels are only admitted where that fits as well;
+    without a limit of the user's it does.
     """
     if numba.config.DISABLE_JIT:
         raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
     M, N, K, _, dtype = product
     spec = _spec(dtype)
     teams = threads if whole_products(product, threads) else 1
+    classical = 0 if limit is None or scheme.rank == 1 else _blocks(product, limit, threads, flatten(()))[1]
     if limit is None:
         limit = default_limit(M, N, K, spec.itemsize, threads)
     blocks = choose_blocks(spec, scheme, M, N, K, threads, teams, limit)
     turned = choose_blocks(spec, scheme.transposed, N, M, K, threads, teams, limit)
-    classical = 0 if scheme.rank == 1 else _blocks(product, limit, threads, flatten(()))[1]
     return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams), classical)
 
 

@@ -9,8 +9,9 @@ Where the strips come from is the *load* step:
 
 - direct: lanes contiguous in memory and the strip inside every block or outside of it: the combination reads the
   operand itself. A block, or a row of one, outside the matrix reads a strip of zeros (virtual padding: no copies).
-- staged: anything else (lanes strided or transposed, scaled operands, the few vectors that straddle an edge): VL rows
-  of the strips are first brought into a small buffer, transposed in registers where rows are the contiguous direction.
+- staged: anything else (lanes strided or transposed, scaled operands, the few vectors that straddle an edge): the
+  strips are first brought into a small buffer, those of VL rows at once where the elements of a column lie closer
+  together than those of a row, transposed in registers where they are contiguous.
 
 Of schemes in two parts (the first levels, and the others) the combination of the first part is written to a buffer in
 L1, block by block, and those of the second part read it from there: fewer additions than in one step, and blocks that
@@ -32,7 +33,6 @@ from .simd import CACHE_LINE, I64, Vec, c64, inner, inner_of, make_memory, peek_
 from .spec import KernelSpec
 
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
-STAGE_BYTES = 64 * 1024  # staged rows of all strips: they may live in L2
 STRIP_MOST = 4096  # bytes of one strip at most; also the length of the strip of zeros
 UNROLLED_TERMS = 4  # combinations of up to so many blocks keep their addresses and coefficients in registers
 
@@ -75,10 +75,9 @@ class Layout(NamedTuple):
 
 
 @inner
-def strip_lanes(blocks, unit, itemsize, rows):
-    """Lanes of a strip: whole groups, the strips of all blocks in half of L1 (of `rows` rows: in a part of L2)."""
-    together = STRIP_BYTES if rows == 1 else STAGE_BYTES // rows
-    lanes = min(STRIP_MOST, together // blocks) // itemsize
+def strip_lanes(blocks, unit, itemsize):
+    """Lanes of a strip: whole groups, one row of the strips of all blocks in half of L1 (several, staged, in L2)."""
+    lanes = min(STRIP_MOST, STRIP_BYTES // blocks) // itemsize
     return max(unit, lanes // unit * unit)
 
 
@@ -117,7 +116,7 @@ def scratch_at(base, blocks, group):
 def scratch_bytes(blocks: int, spec: KernelSpec) -> int:
     """Bytes one thread needs for `Scratch`, `blocks` being the larger of the two operands' grids."""
     group = blocks * spec.NR * spec.itemsize  # the shortest strips of all blocks
-    return scratch_at(0, blocks, group).stage + max(STAGE_BYTES, spec.VL * group) + CACHE_LINE
+    return scratch_at(0, blocks, group).stage + spec.VL * max(STRIP_BYTES, group) + CACHE_LINE
 
 
 def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
@@ -223,20 +222,25 @@ def make_scaled_copy(spec: KernelSpec):
 
 
 def make_transpose(spec: KernelSpec):
-    """A VL × VL tile transposed in registers: row i of `out` is element i of each source line."""
+    """A VL × VL tile transposed in registers: row i of `out` is element i of each source line.
+
+    Prefetches the lines `ahead` bytes further on.
+    """
 
     @intrinsic
-    def transpose(typingctx, out, out_step, src, src_step):
+    def transpose(typingctx, out, out_step, src, src_step, ahead):
         def codegen(context, builder, signature, args):
-            out, out_step, src, src_step = args
+            out, out_step, src, src_step, ahead = args
             v = Vec(builder, spec.dtype, spec.VL)
             at = lambda base, step, i: builder.add(base, builder.mul(step, c64(i)))  # noqa: E731
             lines = [v.load(at(src, src_step, i)) for i in range(spec.VL)]
+            for i in range(spec.VL):
+                v.prefetch(builder.add(at(src, src_step, i), ahead))
             for i, row in enumerate(v.transpose(lines)):
                 v.store(row, at(out, out_step, i))
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 4), codegen
+        return types.void(*[types.int64] * 5), codegen
 
     return transpose
 
@@ -249,7 +253,7 @@ def make_portable_transpose(spec: KernelSpec):
     part = inner_of(spec.isa, spec.dtype)
 
     @part
-    def transpose(out, out_step, src, src_step):
+    def transpose(out, out_step, src, src_step, ahead):
         for i in range(VL):
             for j in range(VL):
                 poke(out + i * out_step + j * size, peek(src + j * src_step + i * size))
@@ -299,18 +303,32 @@ def make_pack(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
+    def prefetch_line(address, count, step):
+        """The cache lines of `count` elements `step` apart."""
+        for i in range(0, count, max(1, CACHE_LINE // max(1, abs(step)))):
+            prefetch(address + i * step)
+
+    @part
     def stage_block(out, width, src, row_step, lane_step, rows, valid_rows, lanes):
         """`rows` × `width` contiguous elements from `src`; zeros from row `valid_rows` and from lane `lanes` on."""
         y0 = 0
         if row_step == size and valid_rows == VL:
             y0 = lanes // VL * VL
             for y in range(0, y0, VL):
-                transpose(out + y * size, width * size, src + y * lane_step, lane_step)
+                transpose(out + y * size, width * size, src + y * lane_step, lane_step, width * lane_step)
+        elif rows > 1:  # elements of a column are the ones that share cache lines
+            y0 = lanes
+            for y in range(lanes):
+                prefetch_line(src + (y + width) * lane_step, valid_rows, row_step)
+                for x in range(valid_rows):
+                    poke(out + (x * width + y) * size, peek(src + x * row_step + y * lane_step))
+        else:
+            prefetch_line(src + row_step, lanes, lane_step)
         for x in range(rows):
             valid = lanes if x < valid_rows else 0
             for y in range(y0, valid):
                 poke(out + (x * width + y) * size, peek(src + x * row_step + y * lane_step))
-            for y in range(max(y0, valid), width):
+            for y in range(valid, width):
                 poke(out + (x * width + y) * size, zero)
 
     @part
@@ -328,7 +346,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                     poke(line + y * size, peek(line + y * size) * peek(factors + y * size))
 
     @part
-    def stage(operand, first, blocks, xt, rows, x1, s, lanes, width, scratch):
+    def stage(operand, first, blocks, xt, rows, x1, s, lanes, width, tile, scratch):
         """Bring `rows` rows × `lanes` lanes of every block that combination `first` needs into the staging buffer."""
         high, wide = operand.grid_rows // operand.first_rows, operand.grid_lanes // operand.first_lanes
         for t in range(operand.first.ptr[first], operand.first.ptr[first + 1]):
@@ -341,7 +359,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                     lane = bl * operand.block_lanes + s
                     valid = max(0, min(lanes, operand.lanes - lane))
                     here = valid_rows if valid > 0 else 0
-                    out = scratch.stage + q * VL * width * size
+                    out = scratch.stage + q * tile * width * size
                     src = operand.address + row * operand.row_step + lane * operand.lane_step
                     stage_block(out, width, src, operand.row_step, operand.lane_step, rows, here, valid)
                     if operand.row_scale != 0 or operand.lane_scale != 0:
@@ -349,7 +367,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                     q += 1
 
     @part
-    def locate(operand, first, blocks, x, xt, x1, s, width, staged, scratch, prefetches):
+    def locate(operand, first, blocks, x, xt, x1, s, width, tile, staged, scratch, prefetches):
         """Write down where row x of every block's strip starts; prefetch the strips of the next row, if asked to."""
         high, wide = operand.grid_rows // operand.first_rows, operand.grid_lanes // operand.first_lanes
         step = 8 * operand.first_rows * operand.first_lanes
@@ -363,7 +381,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 for bl in range(left, left + wide):
                     lane = bl * operand.block_lanes + s
                     if staged:
-                        at = scratch.stage + (q * VL + x - xt) * width * size
+                        at = scratch.stage + (q * tile + x - xt) * width * size
                     elif inside and lane < operand.lanes:
                         at = operand.address + row * operand.row_step + lane * operand.lane_step
                         if prefetches and row + 1 < operand.rows:
@@ -402,11 +420,11 @@ def make_pack(spec: KernelSpec, portable: bool):
     def pack(operand, layout, terms, first, x0, x1, x_end, y0, y1, xb, out, product_step, scratch, nontemporal):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
-        tile = VL if always_staged else 1
+        tile = VL if always_staged and abs(operand.row_step) < abs(operand.lane_step) else 1
         short_rows = (y1 - y0) * size <= 2 * STRIP_MOST  # too short for the hardware to see a stream in each
         firsts = operand.first_rows * operand.first_lanes
         blocks = operand.grid_rows * operand.grid_lanes // firsts
-        strip = strip_lanes(blocks * firsts if always_staged else blocks, unit, size, tile)
+        strip = strip_lanes(blocks * firsts if always_staged else blocks, unit, size)
         edge = operand.lanes % operand.block_lanes  # lane (within a block) where the one partial block ends
         members, coefs = terms.block.ctypes.data, terms.coef.ctypes.data
         for xt in range(x0, x_end, tile):
@@ -426,9 +444,9 @@ def make_pack(spec: KernelSpec, portable: bool):
                 groups = (e - s + unit - 1) // unit
                 width = groups * unit
                 if staged:
-                    stage(operand, first, blocks, xt, rows, x1, s, e - s, width, scratch)
+                    stage(operand, first, blocks, xt, rows, x1, s, e - s, width, tile, scratch)
                 for x in range(xt, xt + rows):
-                    locate(operand, first, blocks, x, xt, x1, s, width, staged, scratch, short_rows)
+                    locate(operand, first, blocks, x, xt, x1, s, width, tile, staged, scratch, short_rows)
                     sources = scratch.sources
                     if firsts > 1:
                         combine_first(operand, first, blocks, width, scratch)
