@@ -40,7 +40,8 @@ def test_tighter_limits_give_shallower_plans(dtype):
     possible = [max(depth_under(limit, depth) for depth in range(deepest + 1)) for limit in limits]
     assert chosen[0] == deepest
     assert chosen[-1] == -1
-    assert all(depth <= most and (depth < 0) == (most < 0) for depth, most in zip(chosen, possible, strict=True))
+    # Refused only where every depth is; hybrids, which only "auto" tries, may still fit where Strassen's levels don't.
+    assert all(depth >= 0 or most < 0 for depth, most in zip(chosen, possible, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
