@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from guards import guarding
 
 os.environ["FALCON_CALIBRATION"] = "off"  # tests see the same speeds on every machine, whatever its user measured
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has started us in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests interrupt processes, which would inherit it
 
 BENCH = str(Path(__file__).parent.parent / "bench")
 
