@@ -26,14 +26,18 @@ from numba.core.compiler import CompileResult
 from .folders import cache_folder, write_whole
 
 
+def compiled_sources() -> list[Path]:
+    """The files of this package that hold everything that is compiled."""
+    root = Path(__file__).parent
+    others = ("decision/constants.py", "decision/roofline.py", "inlined.py")
+    return sorted([*(root / "cpu").glob("*.py"), *(root / other for other in others)])
+
+
 @functools.cache
 def source_hash() -> str:
-    """Hash of the source of everything that is compiled."""
+    """Hash of `compiled_sources`."""
     digest = hashlib.sha256()
-    root = Path(__file__).parent
-    for path in sorted(
-        [*(root / "cpu").glob("*.py"), *(root / "decision" / x for x in ("constants.py", "roofline.py"))]
-    ):
+    for path in compiled_sources():
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 

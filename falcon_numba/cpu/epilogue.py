@@ -11,7 +11,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .simd import Vec, c64, inner_of, make_memory, peek_i32
+from ..inlined import inner_of
+from .simd import Vec, c64, make_memory, peek_i32
 from .spec import KernelSpec
 
 

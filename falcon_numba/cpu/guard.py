@@ -18,8 +18,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..diskcache import DiskCache
+from ..inlined import inner_of, named
 from . import worker as w
-from .simd import Vec, c64, inner_of, named
+from .simd import Vec, c64
 from .spec import KernelSpec
 from .sync import share
 from .threads import pool

@@ -23,11 +23,12 @@ from ..algorithms import flatten
 from ..decision.constants import CHUNKS_TIMES_RANK
 from ..decision.hardware import isa_family
 from ..diskcache import DiskCache, source_hash
+from ..inlined import inner_of, named
 from . import worker as w
 from .blocking import choose_blocks, default_limit, even, up
 from .engine import engine_for
 from .pack import Terms, scratch_bytes
-from .simd import I64, inner_of, named
+from .simd import I64
 from .spec import SPECS, KernelSpec
 from .workspace import ALIGN
 

@@ -27,7 +27,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..decision.constants import ROWS_STEP
-from .simd import CACHE_LINE, I64, Vec, c64, inner_of, make_memory, peek_i64, phi
+from ..inlined import inner_of
+from .simd import CACHE_LINE, I64, Vec, c64, make_memory, peek_i64, phi
 from .spec import KernelSpec
 
 UNROLL = 4  # steps of k in one round of the loop; each round also prefetches a cache line of the next panel of B

@@ -29,7 +29,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
-from .simd import CACHE_LINE, I64, Vec, c64, inner, inner_of, make_memory, peek_i64, poke_i64, prefetch
+from ..inlined import inner, inner_of
+from .simd import CACHE_LINE, I64, Vec, c64, make_memory, peek_i64, poke_i64, prefetch
 from .spec import KernelSpec
 
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1

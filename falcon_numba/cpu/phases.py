@@ -17,7 +17,8 @@ import time
 import numpy as np
 from numba import types
 
-from .simd import inner, peek_i64, poke_i64
+from ..inlined import inner
+from .simd import peek_i64, poke_i64
 
 PHASES = ("other", "pack_a", "pack_b", "kernel", "targets", "flush", "barrier")
 OTHER, PACK_A, PACK_B, KERNEL, TARGETS, FLUSH, BARRIER = range(len(PHASES))

@@ -10,28 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
-
-# For functions that only compiled code calls: no wrappers for Python and C, no checks for division by zero.
-inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
-
-
-def named(function, *key):
-    """The function with `key` in its qualified name, and so in the names of its machine code.
-
-    Numba tells equal functions over different closures apart by a number that starts at 1 in every process. Kernels
-    compiled in two processes, kept on disk and loaded together would share names and call each other's parts.
-    """
-    function.__qualname__ = "_".join([function.__qualname__, *map(str, key)])
-    return function
-
-
-def inner_of(*key):
-    """`inner` for the functions of one kernel, `key` being what its closures depend on."""
-    return lambda function: inner(named(function, *key))
-
 
 CACHE_LINE = 64  # bytes
 I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))

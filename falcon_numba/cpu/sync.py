@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from numba import types
 
-from .simd import atomic_add, atomic_load, inner, poke_i64
+from ..inlined import inner
+from .simd import atomic_add, atomic_load, poke_i64
 
 ARRIVED, CALLED_OFF, TICKETS = 0, 64, 128  # byte offsets in the sync area: a cache line each
 SYNC_BYTES = 192

@@ -36,11 +36,12 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, types
 
+from ..inlined import inner, inner_of, named
 from .epilogue import make_add, make_flush
 from .microkernel import make_microkernel, make_portable_microkernel
 from .pack import STRIP_MOST, Layout, Operand, Terms, make_pack, scratch_at
 from .phases import BARRIER, FLUSH, KERNEL, OTHER, PACK_A, PACK_B, TARGETS, lap
-from .simd import inner, inner_of, make_memory, named
+from .simd import make_memory
 from .spec import KernelSpec
 from .sync import barrier, next_ticket, reset_tickets, share
 

@@ -38,6 +38,7 @@ import numpy as np
 from numba import config, njit, types
 
 from ..diskcache import DiskCache
+from ..inlined import inner
 from . import constants as c
 
 STAGES = (
@@ -76,9 +77,6 @@ SPLIT = len(Split._fields)
 TOGETHER, A_TERMS, B_TERMS, A_BLOCKS, B_BLOCKS, INNER_MN, INNER_SUMS, OUTER_SUMS, C_BLOCKS = range(SPLIT)
 SPLIT_COUNT = c.MOST_TOGETHER + 1
 CANDIDATE_COLUMNS = SPLITS + SPLIT_COUNT * SPLIT
-
-
-inner = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")
 
 
 class Machine(NamedTuple):
