@@ -43,10 +43,9 @@ class Problem:
 
     @property
     def column_major(self) -> bool:
-        """Whether the rows of C, not its columns, are contiguous in memory."""
+        """Whether elements of a column of C, not those of a row, are the nearest in memory."""
         rows, columns = self.c.shape[-2:]
-        size = self.c.itemsize
-        return rows > 1 and columns > 1 and self.c.strides[-2] == size != self.c.strides[-1]
+        return rows > 1 and columns > 1 and abs(self.c.strides[-2]) < abs(self.c.strides[-1])
 
     @property
     def transposed(self) -> Problem:

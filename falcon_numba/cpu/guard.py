@@ -121,9 +121,13 @@ def make_guard(spec: KernelSpec):
                 update(out.ctypes.data, -1, line, whole)
                 for i in range(whole * VL, rows):
                     out[i] = max(out[i], magnitude_at(line + i * size))
-        else:
+        elif abs(lane_step) <= abs(row_step):
             for i in range(rows):
                 for j in range(lanes):
+                    out[i] = max(out[i], magnitude_at(address + i * row_step + j * lane_step))
+        else:
+            for j in range(lanes):
+                for i in range(rows):
                     out[i] = max(out[i], magnitude_at(address + i * row_step + j * lane_step))
 
     @part

@@ -11,7 +11,7 @@ Where the strips come from is the *load* step:
   operand itself. A block, or a row of one, outside the matrix reads a strip of zeros (virtual padding: no copies).
 - staged: anything else (lanes strided or transposed, scaled operands, the few vectors that straddle an edge): the
   strips are first brought into a small buffer, those of VL rows at once where the elements of a column lie closer
-  together than those of a row, transposed in registers where they are contiguous.
+  together than those of a row, transposed in registers where they are contiguous or every other one.
 
 Of schemes in two parts (the first levels, and the others) the combination of the first part is written to a buffer in
 L1, block by block, and those of the second part read it from there: fewer additions than in one step, and blocks that
@@ -35,6 +35,7 @@ from .spec import KernelSpec
 
 STRIP_BYTES = 16 * 1024  # strips of all blocks together: half of L1
 STRIP_MOST = 4096  # bytes of one strip at most; also the length of the strip of zeros
+AHEAD = 2  # tiles that a transposition prefetches
 UNROLLED_TERMS = 4  # combinations of up to so many blocks keep their addresses and coefficients in registers
 
 
@@ -222,21 +223,30 @@ def make_scaled_copy(spec: KernelSpec):
     return scaled_copy
 
 
-def make_transpose(spec: KernelSpec):
-    """A VL × VL tile transposed in registers: row i of `out` is element i of each source line.
+def make_transpose(spec: KernelSpec, stride: int):
+    """A VL × VL tile transposed in registers: row i of `out` is element i·stride (1 or 2) of each source line.
 
     Prefetches the lines `ahead` bytes further on.
     """
+    VL = spec.VL
 
     @intrinsic
     def transpose(typingctx, out, out_step, src, src_step, ahead):
         def codegen(context, builder, signature, args):
             out, out_step, src, src_step, ahead = args
-            v = Vec(builder, spec.dtype, spec.VL)
-            at = lambda base, step, i: builder.add(base, builder.mul(step, c64(i)))  # noqa: E731
-            lines = [v.load(at(src, src_step, i)) for i in range(spec.VL)]
-            for i in range(spec.VL):
-                v.prefetch(builder.add(at(src, src_step, i), ahead))
+            v, add = Vec(builder, spec.dtype, VL), builder.add
+            at = lambda base, step, i: add(base, builder.mul(step, c64(i)))  # noqa: E731
+
+            def line(address):
+                if stride == 1:
+                    return v.load(address)
+                # Not a byte beyond the last element: the second vector begins one element early.
+                return v.even(v.load(address), v.load(add(address, c64((VL - 1) * v.size))))
+
+            lines = [line(at(src, src_step, i)) for i in range(VL)]
+            for i in range(VL):
+                for byte in range(0, stride * v.width, CACHE_LINE):
+                    v.prefetch(add(at(src, src_step, i), add(ahead, c64(byte))))
             for i, row in enumerate(v.transpose(lines)):
                 v.store(row, at(out, out_step, i))
             return context.get_dummy_value()
@@ -246,18 +256,18 @@ def make_transpose(spec: KernelSpec):
     return transpose
 
 
-def make_portable_transpose(spec: KernelSpec):
+def make_portable_transpose(spec: KernelSpec, stride: int):
     """`make_transpose` in plain loops."""
     VL, size = spec.VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
-    part = inner_of(spec.isa, spec.dtype)
+    part = inner_of(spec.isa, spec.dtype, stride)
 
     @part
     def transpose(out, out_step, src, src_step, ahead):
         for i in range(VL):
             for j in range(VL):
-                poke(out + i * out_step + j * size, peek(src + j * src_step + i * size))
+                poke(out + i * out_step + j * size, peek(src + j * src_step + i * stride * size))
 
     return transpose
 
@@ -293,11 +303,13 @@ def make_pack(spec: KernelSpec, portable: bool):
     if portable:
         one = one_streamed = make_portable_combine(spec, 1)
         many = many_streamed = make_portable_combine(spec, spec.NV)
-        transpose, scaled_copy = make_portable_transpose(spec), make_portable_scaled_copy(spec)
+        transpose, transpose_even = make_portable_transpose(spec, 1), make_portable_transpose(spec, 2)
+        scaled_copy = make_portable_scaled_copy(spec)
     else:
         one, one_streamed = make_combine(spec, 1, False), make_combine(spec, 1, True)
         many, many_streamed = make_combine(spec, spec.NV, False), make_combine(spec, spec.NV, True)
-        transpose, scaled_copy = make_transpose(spec), make_scaled_copy(spec)
+        transpose, transpose_even = make_transpose(spec, 1), make_transpose(spec, 2)
+        scaled_copy = make_scaled_copy(spec)
     peek, poke, _ = make_memory(spec.dtype)
     zero = np.dtype(spec.dtype).type(0)
 
@@ -313,10 +325,14 @@ def make_pack(spec: KernelSpec, portable: bool):
     def stage_block(out, width, src, row_step, lane_step, rows, valid_rows, lanes):
         """`rows` × `width` contiguous elements from `src`; zeros from row `valid_rows` and from lane `lanes` on."""
         y0 = 0
-        if row_step == size and valid_rows == VL:
+        if valid_rows == VL and (row_step == size or row_step == 2 * size):
             y0 = lanes // VL * VL
             for y in range(0, y0, VL):
-                transpose(out + y * size, width * size, src + y * lane_step, lane_step, width * lane_step)
+                to, start, ahead = out + y * size, src + y * lane_step, AHEAD * VL * lane_step
+                if row_step == size:
+                    transpose(to, width * size, start, lane_step, ahead)
+                else:
+                    transpose_even(to, width * size, start, lane_step, ahead)
         elif rows > 1:  # elements of a column are the ones that share cache lines
             y0 = lanes
             for y in range(lanes):

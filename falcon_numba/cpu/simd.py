@@ -108,6 +108,11 @@ class Vec:
         index = ir.VectorType(I32, self.VL)
         return tuple(self.b.shuffle_vector(x, y, ir.Constant(index, lanes)) for lanes in (low, high))
 
+    def even(self, x, y):
+        """Lanes 0, 2, 4, … of x, then 1, 3, 5, … of y: every other element of a line, y starting VL − 1 after x."""
+        lanes = [*range(0, self.VL, 2), *range(self.VL + 1, 2 * self.VL, 2)]
+        return self.b.shuffle_vector(x, y, ir.Constant(ir.VectorType(I32, self.VL), lanes))
+
     def transpose(self, rows):
         """VL vectors as the rows of a VL × VL matrix → its columns, in log2(VL) rounds of two-input shuffles."""
         rows = list(rows)
