@@ -13,7 +13,7 @@ CANARY = 0xA5
 GUARD_BYTES = 4096
 PAGE = mmap.PAGESIZE
 OUT_LAYOUTS = ("C", "F", "gaps", "reversed", "turned gaps", "unaligned")
-FENCED_LAYOUTS = ("C", "F", "gaps", "reversed", "broadcast")
+FENCED_LAYOUTS = ("C", "F", "gaps", "turned gaps", "reversed", "broadcast")
 
 
 def guarding(borrow):
@@ -79,7 +79,11 @@ def fenced(values: np.ndarray, layout: str, at_end: bool) -> np.ndarray:
     """
     rows, columns = values.shape
     size = values.itemsize
-    held = {"gaps": (2 * rows - 1, 3 * columns - 2), "broadcast": (1, columns)}.get(layout, (rows, columns))
+    held = {
+        "gaps": (2 * rows - 1, 3 * columns - 2),
+        "turned gaps": (3 * columns - 2, 2 * rows - 1),
+        "broadcast": (1, columns),
+    }.get(layout, (rows, columns))
     nbytes = held[0] * held[1] * size
     inside = -(-nbytes // PAGE) * PAGE
     memory = mmap.mmap(-1, inside + 2 * PAGE)
@@ -90,6 +94,8 @@ def fenced(values: np.ndarray, layout: str, at_end: bool) -> np.ndarray:
         view = flat.reshape(columns, rows).T
     elif layout == "gaps":
         view = flat.reshape(held)[::2, ::3]
+    elif layout == "turned gaps":
+        view = flat.reshape(held)[::3, ::2].T
     elif layout == "reversed":
         view = flat.reshape(held)[::-1, ::-1]
     else:

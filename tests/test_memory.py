@@ -194,8 +194,8 @@ def test_operands_between_forbidden_pages(dtype):
             a, b = rng.integers(-3, 4, (M, K)).astype({dtype!r}), rng.integers(-3, 4, (K, N)).astype({dtype!r})
             if i % 3 == 0:
                 a *= np.ldexp(1, rng.integers(-9, 9, (M, 1))).astype({dtype!r})  # scaled while packing
-            x = fenced(a, layouts[i % 5], i % 2 == 0)
-            y = fenced(b, layouts[i // 5 % 5], i // 2 % 2 == 0)
+            x = fenced(a, layouts[i % len(layouts)], i % 2 == 0)
+            y = fenced(b, layouts[i // len(layouts) % len(layouts)], i // 2 % 2 == 0)
             got = fn.gemm(x, y, executor="cpu", depth=i % 3, threads=1 + i % 2, leaf="auto" if i % 9 else "portable")
             np.testing.assert_array_equal(got, x @ y)
         """,
