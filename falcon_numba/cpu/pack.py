@@ -438,7 +438,9 @@ def make_pack(spec: KernelSpec, portable: bool):
         unit = layout.vectors * VL
         always_staged = operand.lane_step != size or operand.row_scale != 0 or operand.lane_scale != 0
         tile = VL if always_staged and abs(operand.row_step) < abs(operand.lane_step) else 1
-        short_rows = (y1 - y0) * size <= 2 * STRIP_MOST  # too short for the hardware to see a stream in each
+        line = (y1 - y0) * size
+        # The hardware doesn't follow rows that are too short to be a stream, or that don't go on where one ends.
+        scattered = line <= 2 * STRIP_MOST or line * operand.grid_lanes < abs(operand.row_step)
         firsts = operand.first_rows * operand.first_lanes
         blocks = operand.grid_rows * operand.grid_lanes // firsts
         strip = strip_lanes(blocks * firsts if always_staged else blocks, unit, size)
@@ -463,7 +465,7 @@ def make_pack(spec: KernelSpec, portable: bool):
                 if staged:
                     stage(operand, first, blocks, xt, rows, x1, s, e - s, width, tile, scratch)
                 for x in range(xt, xt + rows):
-                    locate(operand, first, blocks, x, xt, x1, s, width, tile, staged, scratch, short_rows)
+                    locate(operand, first, blocks, x, xt, x1, s, width, tile, staged, scratch, scattered)
                     sources = scratch.sources
                     if firsts > 1:
                         combine_first(operand, first, blocks, width, scratch)
