@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 from guards import guarding
+from hypothesis import settings
 
 os.environ["FALCON_CALIBRATION"] = "off"  # tests see the same speeds on every machine, whatever its user measured
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has started us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests interrupt processes, which would inherit it
+
+settings.register_profile("no deadline", deadline=None)  # whatever runs first compiles; a machine may be busy
+settings.load_profile("no deadline")
 
 BENCH = str(Path(__file__).parent.parent / "bench")
 

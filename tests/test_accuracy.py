@@ -107,7 +107,7 @@ def test_one_bad_element_spoils_one_row(shape, depth, dtype):
     assert_same_pattern(a, b, depth=depth)  # 0·Inf is NaN
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), depth=st.integers(0, 2), dtype=st.sampled_from(DTYPES), order=st.sampled_from("CF"))
 def test_non_finite_patterns(seed, depth, dtype, order):
     rng = np.random.default_rng(seed)

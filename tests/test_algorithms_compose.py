@@ -61,7 +61,7 @@ def test_naive_evaluation_is_exact(name, second):
 
 
 @given(st.lists(st.sampled_from(["strassen", "winograd", "hk223", "hk232", "hk322", "hk233"]), min_size=2, max_size=2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_composition_verifies_and_multiplies(names):
     rng = np.random.default_rng(2)
     outer, inner = levels_of(names)

@@ -70,7 +70,7 @@ def test_growth_factor_by_loops(name):
 
 
 @given(st.lists(st.sampled_from(["strassen", "winograd", "hk232", "hk323"]), min_size=1, max_size=2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_levels_multiply(names):
     levels = [schemes[x] for x in names]
     whole = compose(*levels)

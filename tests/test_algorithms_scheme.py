@@ -44,7 +44,7 @@ def test_all_six_permutations_verify_and_multiply(name):
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_perturbing_any_coefficient_breaks_a_named_equation(data):
     # Adding δ to U[r,i,l] adds δ·V[r,l',j]·W[r,i',j'] to the equations (i, l, l', j, i', j'). Over the rationals that
     # vanishes for all (l', j, i', j') only if δ = 0, V_r = 0 or W_r = 0; likewise for V and W. So any δ ≠ 0 breaks a

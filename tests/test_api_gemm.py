@@ -16,7 +16,7 @@ from falcon_numba.api import gemm, plan, plan_for
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-examples = settings(max_examples=200, deadline=None)  # the first may compile
+examples = settings(max_examples=200)
 CPU = {"executor": "cpu"}
 
 
@@ -41,7 +41,7 @@ def wrapped(exact_result, dtype):
 
 @pytest.mark.parametrize("dtypes", ["f4", "f8", "f4 f8", "i2", "u1", "i8", "i4 u1", "c8", "c16 f4", "g", "f2"])
 @pytest.mark.parametrize("trans", [("N", "N"), ("T", "N"), ("N", "T"), ("C", "C"), ("n", True), (False, "C")], ids=str)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.data(), st.tuples(*[st.integers(0, 7)] * 3), st.sampled_from([(1, 0), (0, 0), (0, 2), (1, 1), (2, -1), (-1, 3)])
 )

@@ -20,7 +20,7 @@ shapes = mutually_broadcastable_shapes(signature=np.matmul.signature, max_dims=3
 dtype_pairs = pytest.mark.parametrize(
     "dtypes", ["f4 f4", "f8 f8", "f4 f8", "i2 f4", "f8 i8", "u1 u1", "? f4", "f2 f2", "c8 f8", "g f4"]
 )
-examples = settings(max_examples=40, deadline=None)  # the first may compile
+examples = settings(max_examples=40)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_out_of_any_layout(dtypes, out_dtype, data, shapes):
         np.testing.assert_array_equal(out, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_out_between_its_neighbours(data):
     """Nothing outside out is written."""
@@ -103,7 +103,7 @@ def test_out_between_its_neighbours(data):
     assert (frame[mask] == -7).all()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.sampled_from(FLOATS), st.booleans())
 def test_overlap_reads_as_if_copied_first(data, dtype, batched):
     """Operands and out are windows, possibly transposed or reversed, on the same memory."""
@@ -203,7 +203,7 @@ def test_dtype_and_casting(dtype, casting, out):
             assert_same(matmul(a, b, dtype=dtype, casting=casting, out=target), expected)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data(), shapes)
 def test_axes(data, shapes):
     a, b = (np.arange(np.prod(s), dtype="f8").reshape(s) % 7 for s in shapes.input_shapes)

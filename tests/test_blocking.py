@@ -17,7 +17,7 @@ from falcon_numba.problem import Inadmissible
 SIZE = st.integers(1, 20000)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     data=st.data(),
     M=SIZE,

@@ -45,7 +45,7 @@ def test_bounds_hold_for_every_family_and_size(name, dtype, n):
     check_family(name, dtype, n, [("strassen", depth) for depth in (1, 2, 3)])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     depth=st.integers(0, 2),

@@ -83,7 +83,7 @@ def test_odd_squares_all(scheme, depth, n, dtype):
         check_exact(a, b, scheme=scheme, depth=depth, accuracy="normwise")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_layouts(data):
     """Any layout of A, B and out, any alpha and beta: exact, and not a byte outside of out is written."""

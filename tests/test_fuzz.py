@@ -170,7 +170,6 @@ class Products(RuleBasedStateMachine):
 Products.TestCase.settings = settings(
     max_examples=150,
     stateful_step_count=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 TestProducts = pytest.mark.filterwarnings("error::falcon_numba.ProductCheckWarning")(Products.TestCase)

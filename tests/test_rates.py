@@ -161,7 +161,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.binary(max_size=60)
     | json_values.map(lambda value: json.dumps(value).encode())
@@ -409,7 +409,7 @@ def test_two_zen4_cores():
     """The machine that the proportions were measured on."""
     machine = replace(hardware(), isa="avx512", physical_cores=2, usable_cpus=2)
     two = asdict(default_rates("float32", 2, machine))
-    measured = {"fma": 230e9, "add": 45e9, "l2": 220e9, "l3": 163e9, "read": 35e9, "write": 28e9, "copy": 45e9}
-    measured |= {"pack": 18e9, "start": 1e-4, "call": 1.2e-4, "numpy_call": 1e-6}
+    measured = {"fma": 230e9, "add": 45e9, "l2": 220e9, "l3": 163e9, "read": 38e9, "write": 30e9, "copy": 49e9}
+    measured |= {"pack": 20e9, "start": 1e-4, "call": 1.2e-4, "numpy_call": 1e-6}
     for name, value in measured.items():
         assert two[name] == pytest.approx(value, rel=0.15), name

@@ -42,7 +42,7 @@ def test_no_false_alarm_for_any_family(name, dtype):
             assert found, (accuracy, scheme, depth, found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_false_alarm_and_one_wrong_element_is_found(data):
     """One element off by more than is allowed it, and than what the test may round in float64: it is named."""
@@ -120,7 +120,7 @@ def test_errors_that_cancel_in_a_row_are_seen():
     assert not verify_product(a, b, swapped)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_integers_are_exact_in_their_ring(data):
     dtype = np.dtype(data.draw(st.sampled_from(INTEGERS)))
@@ -153,7 +153,7 @@ def test_pairs_of_high_bits_are_seen_by_uniform_vectors():
     assert all(verify_product(a, b, c, rounds=1, seed=seed) for seed in range(20))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), dtype=st.sampled_from(("float32", "float64")), beta=st.sampled_from((0, -2.0)))
 def test_patterns_of_nan_and_inf(seed, dtype, beta):
     rng = np.random.default_rng(seed)
@@ -195,7 +195,7 @@ def test_overflow_is_no_fault_and_what_must_not_overflow_is(dtype):
     assert not found and found.index == (20, 7) and "finite" in found.reason
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_layout_and_shape(data):
     batch = data.draw(st.sampled_from([(), (3,), (2, 1)]))

@@ -7,20 +7,21 @@ The factors were fitted to the engine's phase clock (`bench/profile_product.py`)
 NOT_HIDDEN = 1.0  # of the shorter of computing and moving: packing and streaming are not overlapped (0: they are)
 
 # Rates of a stage over those that are measured for the machine.
-ADD_A, ADD_B = 1.09, 0.97  # combining, over additions in L1
-PACK_A, PACK_B = 0.61, 1.08  # moving while packing, over copying
-READ_B = 2.5  # time to read B for packing, over writing as much
-STREAMED = 4.9  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
-NEAR = 0.48  # moving what is in L3 already, for any of the above, over L3: data come from the L2 of others as well
-UNPREFETCHED = 0.4  # packed B from memory that nobody prefetched, over L3: a core has so many lines outstanding
+ADD_A, ADD_B = 1.09, 1.03  # combining, over additions in L1
+PACK_A, PACK_B = 0.73, 1.1  # moving while packing, over copying
+READ_B = 1.8  # time to read B for packing, over writing as much
+STREAMED = 15.0  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
+NEAR = 0.74  # moving what is in L3 already, for any of the above, over L3: data come from the L2 of others as well
+UNPREFETCHED = 0.65  # packed B from memory that nobody prefetched, over L3: a core has so many lines outstanding
 INNER, OUTER = 1.0, 1.0  # adding to the sums, over L2 and L3
-UPDATE = 0.46  # of C, over copying: short rows, far apart
-DIRECT = 0.5  # of the time of updating C that is left where the micro-kernel stores to C
-GUARD = 0.36
+UPDATE = 0.7  # of C, over copying: short rows, far apart
+DIRECT = 0.1  # of the time of updating C that is left where the micro-kernel stores to C
+GUARD = 0.68
 SHARED_KERNEL = 1.015  # more time of the micro-kernel where several threads share caches and memory
 L3_SHARE = 0.5  # of L3 that one product's data may count on
 
-NUMPY_PACK_A, NUMPY_PACK_B = 0.6, 0.85  # NumPy's packing over ours: bytes of A; elements of B, over float32's
+NUMPY_PACK_A, NUMPY_PACK_B = 1.2, 0.85  # NumPy's packing over ours: bytes of A; elements of B, over float32's
+NUMPY_WIDE, NUMPY_WIDER = 4096, 0.25  # columns of a float32 B from which each doubling takes so much more of that
 NUMPY_BATCH = 0.5  # of the time to read a batch's operands and result that NumPy doesn't hide
 NUMPY_THIN = 8  # rows or columns of C below which packing never pays
 THIN, THIN_MUST_GAIN = 64, 1.1  # rows or columns below which predictions are less certain: the engine must win by far

@@ -123,7 +123,8 @@ def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
         speed *= _speed(rates.numpy, square) / _speed(single.numpy, square)
     cached = constants.L3_SHARE * hardware().l3 / 2
     packing = max(0.0, M * K * itemsize - cached) / (constants.NUMPY_PACK_A * rates.pack)
-    packing += max(0.0, K * N * itemsize - cached) / (constants.NUMPY_PACK_B * rates.pack * itemsize / 4)
+    wide = 1 + constants.NUMPY_WIDER * max(0.0, math.log2(N / constants.NUMPY_WIDE)) if itemsize == 4 else 1.0
+    packing += wide * max(0.0, K * N * itemsize - cached) / (constants.NUMPY_PACK_B * rates.pack * itemsize / 4)
     if batch * moved > constants.L3_SHARE * hardware().l3 and batch > 1:  # every product's operands come from memory
         packing += constants.NUMPY_BATCH * moved / rates.read
     return rates.numpy_call + batch * (2 * M * N * K / speed + packing)

@@ -257,8 +257,8 @@ def _scaled(rates: Rates, threads: int, ratio: float) -> Rates:
 FMA = {"avx512": 114e9, "avx2": 98e9, "neon": 64e9, "generic": 24e9}
 # Measured on two cores of a Zen 4, relative to FMA where the core sets the pace.
 ADD, L2, L3, PACK = 0.19, 0.95, 0.69, 0.096  # terms per flop; bytes per flop of float32
-DRAM_CORE, DRAM, DRAM_EACH = 28e9, 27e9, 4e9  # read by one core, at most; by all, and more for every core there is
-WRITE, COPY, PACK_DRAM = 0.85, 1.3, 0.5  # of the read bandwidth
+DRAM_CORE, DRAM, DRAM_EACH = 28e9, 25e9, 8e9  # read by one core, at most; by all, and more for every core there is
+WRITE, COPY, PACK_DRAM = 0.78, 1.3, 0.5  # of the read bandwidth
 START, START_EACH, CALL, NUMPY_CALL = 20e-6, 40e-6, 120e-6, 1e-6
 NUMPY = {64: 0.8, 128: 0.84, 256: 0.86, 512: 0.88, 1024: 0.92, 2048: 0.94}  # of FMA, one thread
 NUMPY_START = 5e-6  # for each thread, where there are several
