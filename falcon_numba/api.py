@@ -18,6 +18,7 @@ from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_
 from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
+from .integers import NAMES, Lane, lane_for, same_bits
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .tracing import record, tracing
@@ -48,7 +49,7 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `numpy.matmul`.
 
-    float32 and float64 products run on this package's engines; every other dtype gives NumPy's own answer.
+    float32, float64 and integer products run on this package's engines; every other dtype gives NumPy's own answer.
 
     Parameters
     ----------
@@ -133,24 +134,38 @@ def matmul(
     call = understand(a, b, target, given)
     if call is None or call.empty:  # NumPy's own error, or nothing to compute
         return MATMUL(x1, x2, **given)
-    if call.dtype not in ENGINE_DTYPES:
-        _need_no_engine(settings, call.dtype)
-        if tracing():
+    lane = lane_for(call.a.dtype, call.b.dtype, call.dtype)
+    if lane is None or lane.exact:  # operands that NumPy multiplies must not be converted before
+        if lane is None:
+            _need_no_engine(settings, call.dtype)
+        if lane is not None or tracing():
             M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
-            record(dispatch.plan_product(M, N, call.a.shape[-1], call.dtype, settings, prod(call.batch)))
-        return MATMUL(x1, x2, **given)
-    result = _run(call, target, settings)
+            plan = _lane_plan(M, N, call.a.shape[-1], call.dtype, lane, settings, prod(call.batch))
+            if plan.executor == "numpy":
+                record(plan)
+        if lane is None or plan.executor == "numpy":
+            return MATMUL(x1, x2, **given)
+    result = _run(call, lane, target, settings)
     return wrap(result, (x1, x2), target, subok=subok)
 
 
 def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
-    return a.ndim < 2 or b.ndim < 2 or numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1])
+    if a.ndim < 2 or b.ndim < 2:
+        return True
+    return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind not in "iu")
 
 
-def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:
+def _lane_plan(M: int, N: int, K: int, dtype: np.dtype, lane: Lane | None, settings: Settings, batch: int = 1) -> Plan:
+    """The plan for products of a dtype that are computed in a lane."""
+    if lane is None:
+        return dispatch.plan_product(M, N, K, dtype, settings, batch)
+    return dispatch.plan_product(M, N, K, lane.operands, settings, batch, lane.headroom)
+
+
+def _run(call: Call, lane: Lane, target: np.ndarray | None, settings: Settings) -> np.ndarray:
     """Compute a valid, non-empty call on an engine; the result has the axes that the caller asked for."""
-    a, b = convert(call.a, call.dtype), convert(call.b, call.dtype)
+    a, b = convert(call.a, lane.operands), convert(call.b, lane.operands)
     if a.ndim == 1:
         a = a[np.newaxis, :]
     if b.ndim == 1:
@@ -161,7 +176,9 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
         result = out
     else:
         result = allocate((a[..., 0, 0], b[..., 0, 0]), shape, call.dtype, call.order if out is None else "C")
-    c = result
+    # Sums of 32 bits are cut off where the result is narrower.
+    c = convert(result, lane.result) if call.dtype.itemsize == lane.result.itemsize else np.empty(shape, lane.result)
+    computed = c
     if call.a.ndim == 1:
         c = c[..., np.newaxis, :] if call.b.ndim > 1 else c[..., np.newaxis]
     if call.b.ndim == 1:
@@ -169,7 +186,9 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
     if call.batch:
         a = np.broadcast_to(a, call.batch + a.shape[-2:])
         b = np.broadcast_to(b, call.batch + b.shape[-2:])
-    dispatch.execute(Problem(a, b, c), settings)
+    dispatch.execute(Problem(a, b, c, headroom=lane.headroom), settings)
+    if call.dtype.itemsize != lane.result.itemsize:
+        np.copyto(result, computed, casting="unsafe")
     if out is not None and result is not out:
         np.copyto(out, result, casting=call.casting)  # type: ignore[arg-type]
     if target is not None:
@@ -195,8 +214,7 @@ def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
     for demand, made in demands.items():
         if made:
             what = "an operand that brings its own product (__array_ufunc__)" if dtype is None else f"dtype {dtype}"
-            names = " and ".join(map(str, ENGINE_DTYPES))
-            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names}")
+            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {NAMES}")
 
 
 def gemm(
@@ -250,8 +268,8 @@ def gemm(
 
     Notes
     -----
-    float32 and float64 run on this package's engines. float16 and bfloat16 are computed there in float32 and rounded
-    once. Integers are exact modulo 2^bits, bool is OR of ANDs; these, complex and longer types go through NumPy.
+    float32, float64 and integers run on this package's engines. float16 and bfloat16 are computed there in float32 and
+    rounded once. Integers are exact modulo 2^bits. bool is OR of ANDs; it, complex and longer types go through NumPy.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,
@@ -277,7 +295,7 @@ def gemm(
         and a.ndim == 2
         and b.ndim == 2
         and a.dtype == b.dtype
-        and a.dtype in ENGINE_DTYPES
+        and (a.dtype in ENGINE_DTYPES or a.dtype.kind in "iu")
         and a.shape[1] == b.shape[0]
         and (out is None or (out.dtype == a.dtype and out.shape == (a.shape[0], b.shape[1]) and out.flags.writeable))
         and config.untouched()
@@ -307,22 +325,27 @@ def gemm(
         need_shape("out", out, (M, N))
         if not out.flags.writeable:
             raise ValueError("out is read-only")
-    lane, dtype = result_dtypes(a, b, c, out, out_dtype)
-    alpha, beta = scalar_of("alpha", alpha, lane), scalar_of("beta", beta, lane)
+    computed, dtype = result_dtypes(a, b, c, out, out_dtype)
+    alpha, beta = scalar_of("alpha", alpha, computed), scalar_of("beta", beta, computed)
     if beta != 0 and c is None:
         raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
 
-    if lane in ENGINE_DTYPES:
-        result = run_on_engine(a, b, c, float(alpha), float(beta), lane, out=out, settings=settings, plan=plan)
+    lane = lane_for(a.dtype, b.dtype, computed)
+    if plan is not None and (lane is None or np.dtype(plan.dtype).kind != lane.operands.kind):
+        raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {computed}")
+    chosen = plan
+    if plan is None and (lane.exact if lane is not None else tracing()) and alpha != 0 and K * M * N:
+        chosen = _lane_plan(M, N, K, computed, lane, settings)
+    if lane is not None and (chosen is None or plan is not None or chosen.executor == "cpu"):
+        result = run_on_engine(a, b, c, alpha, beta, lane, out=out, settings=settings, plan=plan)
     else:
-        if plan is not None:
-            raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
-        _need_no_engine(settings, lane)
-        if tracing() and K * M * N:
-            record(dispatch.plan_product(M, N, K, lane, settings))
-        result = run_through_numpy(a, b, c, alpha, beta, lane)
+        if lane is None:
+            _need_no_engine(settings, computed)
+        if chosen is not None:
+            record(chosen)
+        result = run_through_numpy(a, b, c, alpha, beta, computed)
     if out is None:
-        return result.astype(dtype, copy=False)
+        return result.view(dtype) if same_bits(result.dtype, dtype) else result.astype(dtype, copy=False)
     if result is not out:
         np.copyto(out, result, casting="unsafe")  # result_dtypes has checked it
     return out
@@ -396,9 +419,10 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
         if whole[name] < 1:
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
-    if dtype not in ENGINE_DTYPES:
+    lane = lane_for(dtype, dtype, dtype)
+    if lane is None:
         _need_no_engine(settings, dtype)
-    plan = dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])
+    plan = _lane_plan(whole["M"], whole["N"], whole["K"], dtype, lane, settings, whole["batch"])
     if settings.accuracy == "estimated" and dtype in ENGINE_DTYPES:
         plan = replace(plan, reason=f"{plan.reason}; without data nothing was estimated, another plan may have to run")
     return plan

@@ -30,6 +30,7 @@ from .decision.predict import Product, whole_products
 from .decision.select import select
 from .estimation import fastest_within
 from .numerics.bounds import SPREAD, error_bound
+from .operands import convert
 from .planning import Plan
 from .problem import Inadmissible, Problem
 from .tracing import record, trace, untraced
@@ -47,7 +48,9 @@ def _spec(dtype: str) -> KernelSpec:
     return SPECS[isa_family(), dtype]
 
 
-def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1) -> Plan:
+def plan_product(
+    M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1, headroom: float = math.inf
+) -> Plan:
     """The plan that `execute` would follow for finite, well scaled data.
 
     Parameters
@@ -55,10 +58,12 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
     M, N, K : int
         At least 1.
     dtype : dtype_like
-        float32 and float64 may run on the engine, others run through NumPy.
+        float32, float64, int64, int32 and int16 (results of 32 bits) may run on the engine, others run through NumPy.
     settings : Settings
     batch : int
         Equal products.
+    headroom : float
+        See `integers.Lane`.
 
     Raises
     ------
@@ -69,14 +74,28 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
         one = not isinstance(settings.scheme, tuple)
         schemes = tuple(resolve_scheme(s) for s in ((settings.scheme,) if one else settings.scheme))
         settings = replace(settings, scheme=schemes[0] if one else schemes)
-    return _plan(M, N, K, batch, cast(Any, dtype), settings, settings.threads or default_threads())
+    return _plan(M, N, K, batch, cast(Any, dtype), settings, settings.threads or default_threads(), headroom)
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int) -> Plan:
+def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int, headroom: float) -> Plan:
     product = Product(M, N, K, batch, np.dtype(dtype).name)
-    blocks_for = functools.partial(_blocks, product, settings.workspace_limit, threads)
-    return select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.dtype)))
+    blocks_for = functools.partial(_blocks_within, headroom, product, settings.workspace_limit, threads)
+    plan = select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.dtype)))
+    return plan if headroom == math.inf else replace(plan, headroom=headroom)
+
+
+def _blocks_within(
+    headroom: float, product: Product, limit: int | None, threads: int, scheme: FlatScheme
+) -> tuple[Blocks, int]:
+    """`_blocks` of schemes whose combinations don't outgrow the operands."""
+    grows = max(scheme.largest_sums[:2])
+    if grows > max(headroom, 1):
+        raise Inadmissible(
+            f"{','.join(s.name for s in scheme.levels)} adds up blocks to {grows:.0f} times their numbers, which could "
+            f"leave the range of {product.dtype}"
+        )
+    return _blocks(product, limit, threads, scheme)
 
 
 def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
@@ -121,16 +140,16 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     """
     M, N, K = problem.mnk
     batch = math.prod(problem.c.shape[:-2])
-    dtype = problem.c.dtype
+    dtype, headroom = problem.a.dtype, problem.headroom
     found = None
-    if plan is None and settings.accuracy == "estimated":
+    if plan is None and settings.accuracy == "estimated" and dtype.kind == "f":
         plan, found = _estimated(problem, settings)
     elif plan is None:
-        plan = plan_product(M, N, K, dtype, settings, batch)
+        plan = plan_product(M, N, K, dtype, settings, batch, headroom)
         if settings.tune:
             plan = tuned(plan, problem, _run_untraced, functools.partial(_with_options, settings))
     else:
-        plan.check(M, N, K, batch, dtype.name)
+        plan.check(M, N, K, batch, dtype.name, headroom)
     if not plan.checked and math.isnan(plan.error_estimate):
         return _run(problem, plan)
 
@@ -191,7 +210,7 @@ def _run_sample(plan: Plan, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _with_options(settings: Settings, plan: Plan, options: dict[str, Any]) -> Plan:
     """The plan for the same product with other options, under the same limits."""
     settings = replace(settings, tune=False, **options)
-    return plan_product(plan.M, plan.N, plan.K, np.dtype(plan.dtype), settings, plan.batch)
+    return plan_product(plan.M, plan.N, plan.K, np.dtype(plan.dtype), settings, plan.batch, plan.headroom)
 
 
 def _run_untraced(problem: Problem, plan: Plan) -> None:
@@ -212,7 +231,7 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
         problem = problem.transposed
     launch = _launch(plan, turned)
     table = table_of([problem], launch.blocks)
-    if plan.levels:
+    if plan.levels and not launch.engine.spec.exact:
         if found is None:
             found = magnitudes(table, launch.engine.spec, plan.threads)
         elif turned:
@@ -224,7 +243,8 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
 
 
 def _run_numpy(problem: Problem) -> None:
-    a, b, c, alpha, beta = problem.a, problem.b, problem.c, problem.alpha, problem.beta
+    c, alpha, beta = problem.c, problem.alpha, problem.beta
+    a, b = convert(problem.a, c.dtype), convert(problem.b, c.dtype)
     dtype = c.dtype.type
     if beta == 0:
         np.matmul(a, b, out=c)
@@ -263,13 +283,16 @@ class _Launch(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _launch(plan: Plan, turned: bool) -> _Launch:
-    scheme, blocks = flatten(plan.levels), plan.blocks
+    exact = np.dtype(plan.dtype).kind == "i"
+    scheme, blocks = flatten(plan.levels, exact), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
     if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, FIRST, OUTER) is the same
         scheme = scheme.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
         blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
+    if exact:  # no data are dangerous
+        return _Launch(plan, turned, engine, scheme, blocks, 0, 0, 0, (0, 0))
     info = np.finfo(plan.dtype)
     u, v, weight = scheme.largest_sums
     growth = 2 * weight * plan.K

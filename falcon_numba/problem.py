@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,11 +20,14 @@ class Problem:
     ----------
     a, b : ndarray, shapes (..., M, K) and (..., K, N)
         Views of the operands, any strides (zero and negative included), any alignment, native byte order,
-        dtype as `c`. Batch axes are already broadcast (stride 0 where an operand repeats), equal for all three.
+        dtype as `c`, or what the kernel multiplies for it (`integers.Lane`). Batch axes are already broadcast
+        (stride 0 where an operand repeats), equal for all three.
     c : ndarray, shape (..., M, N)
         Written in place; any strides, but no element stands twice in it and it shares no memory with `a` or `b`.
-    alpha, beta : float
+    alpha, beta : float or int
         With ``beta == 0`` `c` is never read.
+    headroom : float
+        See `integers.Lane`.
     """
 
     a: np.ndarray
@@ -31,6 +35,7 @@ class Problem:
     c: np.ndarray
     alpha: float = 1.0
     beta: float = 0.0
+    headroom: float = math.inf
 
     @property
     def mnk(self) -> tuple[int, int, int]:
@@ -39,7 +44,7 @@ class Problem:
 
     def at(self, index: tuple[int, ...]) -> Problem:
         """One product of the batch."""
-        return Problem(self.a[index], self.b[index], self.c[index], self.alpha, self.beta)
+        return replace(self, a=self.a[index], b=self.b[index], c=self.c[index])
 
     @property
     def column_major(self) -> bool:
@@ -51,4 +56,4 @@ class Problem:
     def transposed(self) -> Problem:
         """The same product as Cᵀ = Bᵀ·Aᵀ."""
         a, b, c = (x.swapaxes(-1, -2) for x in (self.b, self.a, self.c))
-        return Problem(a, b, c, self.alpha, self.beta)
+        return replace(self, a=a, b=b, c=c)

@@ -2,7 +2,7 @@
 
 The tests are read from the installed NumPy. Their source is taken as it is, except that every ``x @ y`` and
 ``x @= y`` becomes a call, and that they see this package's function where NumPy's would stand. Everything runs twice:
-as a user would call it, and with the CPU engine forced wherever the loop is float32 or float64.
+as a user would call it, and with the CPU engine forced wherever the loop has one: float32, float64 and all integers.
 
 Left out, since neither is about the function but about which method Python's ``@`` operator asks:
 
@@ -19,7 +19,7 @@ import types
 import numpy as np
 import pytest
 
-from falcon_numba import dispatch
+from falcon_numba import dispatch, trace
 from falcon_numba.api import matmul
 
 suite = pytest.importorskip("numpy._core.tests.test_multiarray", reason="this NumPy came without its tests")
@@ -53,8 +53,14 @@ def forced(x1, x2, /, *args, **kwargs):
         )[2]
     except TypeError:
         loop = None
-    engine = {"executor": "cpu"} if loop in (np.dtype(np.float32), np.dtype(np.float64)) else {}
-    return matmul(x1, x2, *args, **engine, **kwargs)
+    if loop is None or not (loop.kind in "iu" or loop.char in "fd"):
+        return matmul(x1, x2, *args, **kwargs)
+    with trace() as plans:
+        result = matmul(x1, x2, *args, executor="cpu", **kwargs)
+    if plans:  # not of empty products
+        assert plans[0].executor == "cpu"
+        on_engine_dtypes.add(loop.name)
+    return result
 
 
 class Rewrite(ast.NodeTransformer):
@@ -119,6 +125,7 @@ def count_engine_calls(monkeypatch):
 
 
 engine_calls: list[int] = []
+on_engine_dtypes: set[str] = set()
 plain, on_engine = Stand(matmul), Stand(forced)
 for name, test in numpy_tests(plain).items():
     globals()[name] = test
@@ -132,6 +139,9 @@ def test_numpy_tests_called_this_package(stand):
     if stand.calls < 500:
         pytest.skip("the tests above did not all run")
     assert len(engine_calls) > 100
+    if stand is on_engine:
+        assert on_engine_dtypes >= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+        assert on_engine_dtypes >= {"float32", "float64"}
 
 
 def test_left_out_is_short_and_real():

@@ -26,8 +26,8 @@ from .threads import pool
 from .workspace import ALIGN, borrow
 
 if TYPE_CHECKING:
-    from ..algorithms import flatten as flat
     from ..algorithms.flatten import FlatScheme
+    from ..algorithms.flatten import Terms as SparseTerms
 
 
 BLOCK_SIZES = slice(w.BLOCK_KC, w.BLOCK_N2 + 1)  # columns of the table
@@ -237,7 +237,7 @@ def _tables(scheme: FlatScheme, first: int, outer: int, dtype: str, sums: str) -
     return w.Tables(grid, first_grid, inner_grid, *terms)
 
 
-def _terms(terms: flat.Terms, dtype: str) -> Terms:
+def _terms(terms: SparseTerms, dtype: str) -> Terms:
     coef = terms.coef if np.dtype(dtype).kind == "f" else terms.coef.astype(np.int64)  # which wraps, unlike floats
     return Terms(terms.ptr.copy(), terms.block.copy(), coef.astype(dtype))
 

@@ -11,7 +11,7 @@
     MR·VL contiguous elements a chunk
 
 Where a lane adds up several products (`KernelSpec.DOT`; int16: two), every element above is so many consecutive ones of
-the inner dimension: so of A they lie, and those of B, whose rows are packed one by one as ever, are paired in registers.
+the inner dimension: in A they lie so; of B, whose rows are packed one by one as ever, they are paired in registers.
 Zeros stand for what is missing in the last one.
 
 A row of a chunk is one vector, so packing a row-major A needs no transposition, and all MR broadcasts of a step lie
@@ -56,9 +56,9 @@ def make_microkernel(spec: KernelSpec):
         there; else alpha·x, plus beta times what is there with `reads`, is stored in a C at outs[t] + out_offset,
         rows `out_row` bytes apart, columns contiguous. Of a tile at the edge only `rows` rows and `columns` columns
         matter; up to `ROWS_STEP` − 1 rows and VL − 1 columns more are computed, the others left as they are. `a`, `b`
-        are addresses of the packed sliver and panel; `addresses`, `outs` (int64), `coefs` (dtype of the sums) and `accumulate`
-        (int64) are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and those of b
-        likewise.
+        are addresses of the packed sliver and panel; `addresses`, `outs` (int64), `coefs` (dtype of the sums) and
+        `accumulate` (int64) are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and
+        those of b likewise.
     """
     VL, NV, NR, size = spec.VL, spec.NV, spec.NR, spec.sum_size  # a lane of A or B is as wide as a sum
     unroll = min(UNROLL, VL)

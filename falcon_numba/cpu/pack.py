@@ -300,7 +300,8 @@ def make_pack(spec: KernelSpec, portable: bool):
         Row x goes where `layout` says for x − xb, combination r to out + r·product_step.
     """
     VL, size = spec.pack_VL, spec.itemsize
-    several = max(spec.NR, spec.chunk) // VL  # vectors in a row of a panel of B, or of a chunk of A; of the other it's one
+    # Vectors in a row of a panel of B, or of a chunk of A; in one of the other there is one.
+    several = max(spec.NR, spec.chunk) // VL
     if portable:
         one = one_streamed = make_portable_combine(spec, 1)
         many = many_streamed = make_portable_combine(spec, several)

@@ -200,9 +200,19 @@ def make_worker(spec: KernelSpec, portable: bool):
     part = inner_of(spec.isa, spec.dtype, portable)
 
     @part
-    def filled(depth):
-        """Rows of a packed B of so many: no lane is filled in part."""
-        return (depth + DOT - 1) // DOT * DOT
+    def steps_of(kb):
+        """Steps of the micro-kernel, each of `DOT` rows of B."""
+        return (kb + DOT - 1) // DOT
+
+    @part
+    def panel_of(kb):
+        """Bytes of a packed panel of B, kb rows high."""
+        return steps_of(kb) * DOT * NR * size
+
+    @part
+    def sliver_of(kb):
+        """Bytes of a packed sliver of A, kb columns wide."""
+        return MR * ((kb + chunk - 1) // chunk) * lanes_bytes
 
     @part
     def macrokernel(sizes, a, b, next_a, next_b, unpacked, span, sums, ends, out, scales):
@@ -213,8 +223,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         """
         rows, columns, kb = sizes
         tiles, panels = (rows + MR - 1) // MR, (columns + NR - 1) // NR
-        panel = filled(kb) * NR * size
-        sliver = MR * ((kb + chunk - 1) // chunk) * lanes_bytes
+        panel, sliver, steps = panel_of(kb), sliver_of(kb), steps_of(kb)
         prefetched = max(1, kb // (4 * DOT)) * 64  # bytes that one tile prefetches
         start = panels * tiles - (tiles * sliver + prefetched - 1) // prefetched  # first tile that prefetches A
         for jr in range(panels):
@@ -232,7 +241,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                 whole = (ir + 1) * MR <= out.rows and (jr + 1) * NR <= out.columns
                 at = ends if whole else out.nowhere, ir * MR * out.row_step + jr * NR * sum_size, out.row_step
                 packed, next_lines = (a + ir * sliver, here), (line_a, step_a, line_b, step_b)
-                microkernel((kb + DOT - 1) // DOT, (high, broad), packed, sums, index * tile_bytes, at, scales, next_lines)
+                microkernel(steps, (high, broad), packed, sums, index * tile_bytes, at, scales, next_lines)
                 done += prefetched
 
     @part
@@ -243,8 +252,8 @@ def make_worker(spec: KernelSpec, portable: bool):
             kb = min(KC, depth - s)
             x0, x1 = share((kb + chunk - 1) // chunk, tid, threads)
             x0, x1 = x0 * chunk, min(kb, x1 * chunk)
-            x_end = filled(x1) if x1 == kb and x0 < x1 else x1
-            panel = filled(kb) * NR * size
+            x_end = steps_of(kb) * DOT if x1 == kb and x0 < x1 else x1
+            panel = panel_of(kb)
             layout = Layout(vectors_b, 1, NR * size, 0, panel)
             step = (nb + NR - 1) // NR * panel
             streamed = width * kb > STREAM_BYTES
@@ -262,7 +271,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         for s in range(0, depth, KC):
             kb = min(KC, depth - s)
             y0, y1 = pc + s, pc + s + kb
-            layout = Layout(vectors_a, MR, MR * ((kb + chunk - 1) // chunk) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
+            layout = Layout(vectors_a, MR, sliver_of(kb), lanes_bytes, MR * lanes_bytes)
             streamed = bytes_ > STREAM_BYTES
             pack(view, layout, terms, first, x0, x1, x_end, y0, y1, i0, out, step, scratch, streamed)
             out += bytes_
@@ -379,7 +388,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                         if packs_only:
                             break
                         tiles = (min(MA, h - i0) + MR - 1) // MR
-                        a_step = tiles * MR * ((KC + chunk - 1) // chunk) * lanes_bytes  # bytes of one packed Ã_r
+                        a_step = tiles * sliver_of(KC)  # bytes of one packed Ã_r
                         x0, x1 = share(tiles, tid, threads)
                         x0, x1 = i0 + x0 * MR, i0 + x1 * MR
                         pack_a(a_view, tables.U, f, i0, x0, min(x1, h), x1, pc, kf, KC, buf_a, a_step, scratch)
@@ -410,8 +419,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                             a = buf_a
                             for s in range(0, kf, KC):
                                 kb = min(KC, kf - s)
-                                sliver = MR * ((kb + chunk - 1) // chunk) * lanes_bytes
-                                panel = filled(kb) * NR * size
+                                sliver, panel = sliver_of(kb), panel_of(kb)
                                 for r in range(R):
                                     here = a + x0 * sliver
                                     b = b_block + s * b_row + (r * panels + j0) * panel
@@ -421,7 +429,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                                         next_a, next_b = here + a_step, b + panels * panel
                                     elif s + kb < kf:
                                         next_a = here + a_step
-                                        next_b = b_block + (s + kb) * b_row + j0 * NR * filled(min(KC, kf - s - kb)) * size
+                                        next_b = b_block + (s + kb) * b_row + j0 * panel_of(min(KC, kf - s - kb))
                                     ri = r % inner_R
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
                                     where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + sum_size * t
@@ -455,7 +463,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                             ticket = next_ticket(sync, ticket, threads)
                     ahead = 0
                     if packed_ahead:
-                        b_block += filled(kf) * b_row
+                        b_block += steps_of(kf) * DOT * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
         return passed + 0 * (len(addresses) + len(inner_reached) + len(ones) + len(ends) + len(nowhere))
 

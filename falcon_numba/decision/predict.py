@@ -16,7 +16,9 @@ from .hardware import hardware
 from .rates import Rates
 
 Levels = tuple[Scheme, ...]
-NUMPY_BELOW = 128**3  # multiplications that any machine has done before the engine has begun
+NUMPY_BELOW = 128**3  # multiplications that any machine's BLAS has done before the engine has begun
+LOOPS_BELOW = 48**3  # ... and NumPy's loops for dtypes without a BLAS
+BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class Product(NamedTuple):
@@ -42,6 +44,8 @@ class Kernel(Protocol):
     def KC(self) -> int: ...
     @property
     def itemsize(self) -> int: ...
+    @property
+    def sum_size(self) -> int: ...
     def __hash__(self) -> int: ...
 
 
@@ -84,7 +88,8 @@ def whole_products(product: Product, threads: int) -> bool:
 @functools.lru_cache(maxsize=64)
 def _machine(kernel: Kernel, rates: Rates, teams: int) -> roofline.Machine:
     facts = hardware()
-    figures = kernel.MR, kernel.NR, kernel.VL, kernel.KC, kernel.itemsize, facts.l2, facts.l3, rates.threads, teams
+    shape = kernel.MR, kernel.NR, kernel.VL, kernel.KC, kernel.itemsize, kernel.sum_size
+    figures = *shape, facts.l2, facts.l3, rates.threads, teams
     speeds = rates.fma, rates.add, rates.l2, rates.l3, rates.read, rates.copy, rates.start, rates.call
     return roofline.Machine(*map(float, (*figures, *speeds)))
 
@@ -96,11 +101,20 @@ def engine_times(question: Question) -> np.ndarray:
     out = np.empty((len(table), roofline.COLUMNS))
     teams = rates.threads if whole_products(product, rates.threads) else 1
     roofline.scorer()(table, float(M), float(N), float(K), float(batch), _machine(kernel, rates, teams), out)
+    if np.dtype(product.dtype).kind == "i":  # no data are dangerous
+        out[:, roofline.GUARD] = 0
     return out
 
 
-def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
+def has_blas(dtype: str) -> bool:
+    """Whether NumPy has a BLAS for the dtype."""
+    return dtype in BLAS_DTYPES
+
+
+def numpy_is_surely_faster(M: int, N: int, K: int, blas: bool = True) -> bool:
     """Whether NumPy's product is the faster one on any machine: it is small, or nearly a matrix times a vector."""
+    if not blas:
+        return M * N * K < LOOPS_BELOW or min(M, N) == 1
     return M * N * K < NUMPY_BELOW or min(M, N) < constants.NUMPY_THIN
 
 
@@ -111,7 +125,7 @@ def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
     thread. The measured squares contain packing that reuse makes cheap; of a skinny product it is a good part.
     """
     M, N, K, batch, dtype = product
-    itemsize = 4 if dtype == "float32" else 8
+    itemsize = np.dtype(dtype).itemsize
     moved = (M * K + K * N + M * N) * itemsize
     if min(M, N) == 1:
         return rates.numpy_call + batch * moved / rates.read
@@ -121,6 +135,8 @@ def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
     if rates.threads > 1:
         square = (M * N * K) ** (1 / 3)
         speed *= _speed(rates.numpy, square) / _speed(single.numpy, square)
+    if not has_blas(dtype):  # no threads, no packing
+        return rates.numpy_call + batch * 2 * M * N * K / _speed(single.numpy, size_of(M, N, K))
     cached = constants.L3_SHARE * hardware().l3 / 2
     packing = max(0.0, M * K * itemsize - cached) / (constants.NUMPY_PACK_A * rates.pack)
     wide = 1 + constants.NUMPY_WIDER * max(0.0, math.log2(N / constants.NUMPY_WIDE)) if itemsize == 4 else 1.0
