@@ -53,6 +53,10 @@ ROWS = {
     "int8": _same("int8", 40),
     "int8->int32": _widened("int8", "int8", "int32", 150),
     "uint8*int8->int32": _widened("uint8", "int8", "int32", 150),
+    "bool, 0.1 %": Row("bool", "bool", np.matmul, fn.matmul, 30, 0.001),
+    "bool, 3 %": Row("bool", "bool", np.matmul, fn.matmul, 1, 0.03),
+    "bool, dense": Row("bool", "bool", np.matmul, fn.matmul, 1, 0.5),
+    "bool, all true": Row("bool", "bool", np.matmul, fn.matmul, 1, 1.0),
     "int16->int64": _widened("int16", "int16", "int64", 0),
 }
 LEVELS = {"int64": 1.15, "int32": 1.15}  # what levels must gain over our classical product, at size 4096
@@ -64,7 +68,7 @@ def operands(row: Row, n: int) -> tuple[np.ndarray, np.ndarray]:
 
     def one(dtype: str) -> np.ndarray:
         if dtype == "bool":
-            return rng.random((n, n)) < row.density
+            return rng.random((n, n), np.float32) < row.density
         info = np.iinfo(dtype)
         return rng.integers(info.min, info.max, (n, n), dtype, endpoint=True)
 
@@ -83,7 +87,8 @@ def against_numpy(name: str, n: int, threads: int) -> dict[str, Any]:
     a, b = operands(row, n)
     with fn.trace() as plans:
         got = row.ours(a, b)  # compiles
-    numpys, ours = [], []
+    numpys: list[float] = []
+    ours: list[float] = []
     while not numpys or (numpys[0] < LONG and len(numpys) < 3):
         seconds, expected = timed(row.numpy, a, b)
         numpys.append(seconds)

@@ -19,6 +19,9 @@ from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
 from .integers import NAMES, Lane, lane_for, same_bits
+from .modular import checked_modulus, reduced, residue_dtype
+from .modular import product as modular_product
+from .modular import scalar as modular_scalar
 from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .tracing import record, tracing
@@ -136,7 +139,7 @@ def matmul(
         return MATMUL(x1, x2, **given)
     lane = lane_for(call.a.dtype, call.b.dtype, call.dtype)
     if lane is None or lane.exact:  # operands that NumPy multiplies must not be converted before
-        if lane is None:
+        if lane is None or call.dtype.kind == "b":
             _need_no_engine(settings, call.dtype)
         if lane is not None or tracing():
             M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
@@ -153,7 +156,7 @@ def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
     if a.ndim < 2 or b.ndim < 2:
         return True
-    return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind not in "iu")
+    return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind not in "biu")
 
 
 def _lane_plan(M: int, N: int, K: int, dtype: np.dtype, lane: Lane | None, settings: Settings, batch: int = 1) -> Plan:
@@ -204,7 +207,7 @@ def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
     depth, scheme = settings.depth, settings.scheme
     exact, vendor = dtype is not None and dtype.kind in "biu", dtype is None or dtype.char in "FD"
     demands = {
-        f"executor={settings.executor!r}": settings.executor == "cpu",
+        f"executor={settings.executor!r}": settings.executor == "cpu" and not (dtype is not None and dtype.kind == "b"),
         f"depth={depth!r}": depth not in ("auto", 0),
         f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
@@ -228,6 +231,7 @@ def gemm(
     trans_b: str | bool = "N",
     out: np.ndarray | None = None,
     out_dtype: Any = None,
+    modulus: int | None = None,
     plan: Plan | None = None,
     **options: Any,
 ) -> np.ndarray:
@@ -248,8 +252,11 @@ def gemm(
     out_dtype : dtype, optional
         Type of the result; without it that of `out`, or else what NumPy's promotion makes of `a`, `b` and `c`. A wider
         type widens the whole computation (int8 to int32 is exact), a narrower one rounds or wraps the result once.
+    modulus : int, optional
+        Below 2^31, for integers: the result modulo it, exact, from 0 to modulus − 1, whatever the true product is. Any
+        `out_dtype` or `out` of integers will do that has room for residues.
     plan : Plan, optional
-        From `plan` or `plan_for`: run this, decide nothing.
+        From `plan` or `plan_for`: run this, decide nothing. Not with `modulus`.
     **options
         See `falcon_numba.config_context`.
 
@@ -288,6 +295,7 @@ def gemm(
         and not options
         and c is None
         and out_dtype is None
+        and modulus is None
         and plan is None
         and (type(alpha), alpha, type(beta), beta) == (int, 1, int, 0)
         and trans_a == "N"
@@ -295,7 +303,7 @@ def gemm(
         and a.ndim == 2
         and b.ndim == 2
         and a.dtype == b.dtype
-        and (a.dtype in ENGINE_DTYPES or a.dtype.kind in "iu")
+        and (a.dtype in ENGINE_DTYPES or a.dtype.kind in "biu")
         and a.shape[1] == b.shape[0]
         and (out is None or (out.dtype == a.dtype and out.shape == (a.shape[0], b.shape[1]) and out.flags.writeable))
         and config.untouched()
@@ -312,7 +320,8 @@ def gemm(
         handler = find_handler(operands)
         if handler is not None:
             keywords = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out}
-            return handler(gemm, (a, b, c), {**keywords, "out_dtype": out_dtype, "plan": plan, **options})
+            keywords |= {"out_dtype": out_dtype, "modulus": modulus, "plan": plan, **options}
+            return handler(gemm, (a, b, c), keywords)
         refuse_unsafe(operands)
     a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
     M, N, K = sizes(a, b)
@@ -325,6 +334,15 @@ def gemm(
         need_shape("out", out, (M, N))
         if not out.flags.writeable:
             raise ValueError("out is read-only")
+    if modulus is not None:
+        if plan is not None:
+            raise TypeError("pass either plan or modulus")
+        dtype = residue_dtype(a, b, c, out, out_dtype)
+        result = _modular(a, b, c, alpha, beta, modulus, dtype, options)
+        if out is None:
+            return result.astype(dtype)
+        np.copyto(out, result, casting="unsafe")
+        return out
     computed, dtype = result_dtypes(a, b, c, out, out_dtype)
     alpha, beta = scalar_of("alpha", alpha, computed), scalar_of("beta", beta, computed)
     if beta != 0 and c is None:
@@ -333,14 +351,14 @@ def gemm(
     lane = lane_for(a.dtype, b.dtype, computed)
     if plan is not None and (lane is None or np.dtype(plan.dtype).kind != lane.operands.kind):
         raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {computed}")
+    if plan is None and (lane is None or computed.kind == "b"):
+        _need_no_engine(settings, computed)
     chosen = plan
     if plan is None and (lane.exact if lane is not None else tracing()) and alpha != 0 and K * M * N:
         chosen = _lane_plan(M, N, K, computed, lane, settings)
     if lane is not None and (chosen is None or plan is not None or chosen.executor == "cpu"):
         result = run_on_engine(a, b, c, alpha, beta, lane, out=out, settings=settings, plan=plan)
     else:
-        if lane is None:
-            _need_no_engine(settings, computed)
         if chosen is not None:
             record(chosen)
         result = run_through_numpy(a, b, c, alpha, beta, computed)
@@ -349,6 +367,23 @@ def gemm(
     if result is not out:
         np.copyto(out, result, casting="unsafe")  # result_dtypes has checked it
     return out
+
+
+def _modular(
+    a: np.ndarray, b: np.ndarray, c: Any, alpha: Any, beta: Any, modulus: Any, dtype: np.dtype, options: dict[str, Any]
+) -> np.ndarray:
+    """alpha·A·B + beta·C modulo `modulus` as int64; see `modular`."""
+    p = checked_modulus(modulus, (a, b, c), dtype)
+    alpha, beta = modular_scalar("alpha", alpha, p), modular_scalar("beta", beta, p)
+    if beta and c is None:
+        raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
+    if alpha and a.size and b.size:
+        result = modular_product(a, b, p, lambda x, y, wide: gemm(x, y, out_dtype=wide, **options))
+    else:
+        result = np.zeros((a.shape[0], b.shape[1]), np.int64)
+    if alpha != 1:
+        result = reduced(result * alpha, p)
+    return reduced(result + beta * reduced(c, p), p) if beta else result
 
 
 def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
@@ -420,7 +455,7 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
     lane = lane_for(dtype, dtype, dtype)
-    if lane is None:
+    if lane is None or dtype.kind == "b":
         _need_no_engine(settings, dtype)
     plan = _lane_plan(whole["M"], whole["N"], whole["K"], dtype, lane, settings, whole["batch"])
     if settings.accuracy == "estimated" and dtype in ENGINE_DTYPES:

@@ -122,7 +122,7 @@ def run_on_engine(
     """The result in `lane`: `out` itself where the engine may write there, else a new array."""
     M, N, K = sizes(a, b)
     dtype = lane.result
-    alpha, beta = (signed(x, dtype) if lane.exact else float(x) for x in (alpha, beta))
+    alpha, beta = (signed(x, dtype) if dtype.kind == "i" else float(x) for x in (alpha, beta))
     idle = alpha == 0 or 0 in (M, N, K)
     # A refused plan must leave `out` untouched, so C is not copied there beforehand: only out=c saves the new array.
     in_place = (

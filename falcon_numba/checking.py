@@ -72,6 +72,8 @@ def repaired(
     """
     if not (math.isfinite(problem.alpha) and math.isfinite(problem.beta)):
         return [replace(plan, reason=f"{plan.reason}; not tested, since alpha or beta is not finite") for plan in ran]
+    if problem.c.dtype.kind == "b":
+        return [replace(plan, reason=f"{plan.reason}; not tested: OR of ANDs has no residual") for plan in ran]
     batch = math.prod(problem.c.shape[:-2])
     plans = ran if len(ran) == batch else ran * batch
     failures: dict[int, str] = {}

@@ -19,6 +19,7 @@ import numpy as np
 from .algorithms import FlatScheme, flatten, resolve_scheme
 from .checking import repaired
 from .config import Settings
+from .cpu import boolean
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, Scaling, change_blocks, engine_for, scale, scaling_for, table_of
 from .cpu.guard import Magnitudes, magnitudes
@@ -80,9 +81,26 @@ def plan_product(
 @functools.lru_cache(maxsize=4096)
 def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int, headroom: float) -> Plan:
     product = Product(M, N, K, batch, np.dtype(dtype).name)
-    blocks_for = functools.partial(_blocks_within, headroom, product, settings.workspace_limit, threads)
+    blocks_for: Any = functools.partial(_blocks_within, headroom, product, settings.workspace_limit, threads)
+    if product.dtype == "bool":
+        blocks_for = functools.partial(_bool_workspace, product, settings.workspace_limit, threads)
     plan = select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.dtype)))
     return plan if headroom == math.inf else replace(plan, headroom=headroom)
+
+
+def _bool_workspace(product: Product, limit: int | None, threads: int, _scheme: FlatScheme) -> tuple[None, int]:
+    """What a product of truth values needs."""
+    _need_compiler()
+    of_b, each = boolean.workspace_bytes(product.M, product.N, product.K)
+    nbytes = of_b + threads * each
+    if limit is not None and nbytes > limit:
+        raise Inadmissible(f"B as bits needs {nbytes} bytes, more than workspace_limit allows")
+    return None, nbytes
+
+
+def _need_compiler() -> None:
+    if numba.config.DISABLE_JIT:
+        raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
 
 
 def _blocks_within(
@@ -104,8 +122,7 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
     Data may ask for the classical product instead of the levels, so levels are only admitted where that fits as well;
     without a limit of the user's it does.
     """
-    if numba.config.DISABLE_JIT:
-        raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
+    _need_compiler()
     M, N, K, _, dtype = product
     spec = _spec(dtype)
     teams = threads if whole_products(product, threads) else 1
@@ -222,6 +239,10 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
     """Run a plan; `found` is what the guard says of the problem's data, if it has been asked before."""
     if plan.executor == "numpy":
         _run_numpy(problem)
+        record(plan)
+        return plan
+    if plan.dtype == "bool":
+        boolean.run(problem, plan.threads)
         record(plan)
         return plan
     # Of a column-major C the engine computes Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and it

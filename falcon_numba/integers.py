@@ -1,11 +1,12 @@
-"""Products of integers on the engine: which kernel computes them, in the ring of integers modulo 2^bits.
+"""Exact products on the engine: which kernel computes those of integers, in the ring of integers modulo 2^bits.
 
 Sums and products of integers modulo 2^bits don't depend on their sign being read, so signed and unsigned integers share
 a kernel, and operands are looked at as signed ones. What is exact modulo 2^16 is exact modulo 2^8. Whatever a scheme
 adds up and multiplies on the way, only the ring of the result matters: with integer coefficients every scheme is exact.
 
 A result wider than what the kernel multiplies (int8 into int32) is a different matter: combinations of blocks must not
-leave the kernel's operands, which is what `Lane.headroom` tells.
+leave the kernel's operands, which is what `Lane.headroom` tells. Truth values are in no ring, and have a kernel of
+their own (`cpu.boolean`).
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ class Lane(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        return self.operands.kind == "i"
+        return self.operands.kind in "ib"
 
 
 INT16, INT32, INT64 = (np.dtype(x) for x in ("int16", "int32", "int64"))
-_FLOATS = {np.dtype(x): Lane(np.dtype(x), np.dtype(x)) for x in ("float32", "float64")}
+_OTHERS = {np.dtype(x): Lane(np.dtype(x), np.dtype(x)) for x in ("float32", "float64", "bool")}
 _WRAPPING = {8: Lane(INT64, INT64), 4: Lane(INT32, INT32), 2: Lane(INT16, INT32), 1: Lane(INT16, INT32)}  # by itemsize
-NAMES = "float32, float64 and integers"
+NAMES = "float32, float64, integers and (without schemes) bool"
 
 
 @functools.cache
 def lane_for(a: np.dtype, b: np.dtype, result: np.dtype) -> Lane | None:
     """The lane of a product of these operands, which cast safely to `result`; None where the engine has none."""
     if result.kind not in "iu":
-        return _FLOATS.get(result)
+        return _OTHERS.get(result)
     if result.itemsize == 4 and all(np.can_cast(x, INT16) for x in (a, b)):
         return Lane(INT16, INT32, min(32767 / _largest(x) for x in (a, b)))
     return _WRAPPING[result.itemsize]

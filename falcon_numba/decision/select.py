@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,7 +34,7 @@ MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any ma
 MOST_GRID = 1024  # blocks along one dimension
 MOST_DEPTH = 16
 
-BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
+BlocksFor = Callable[[FlatScheme], "tuple[Any, int]"]
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -99,6 +99,8 @@ def select(
     ValueError
         Options that contradict each other.
     """
+    if product.dtype == "bool":
+        return _bool_plan(product, settings, threads, blocks_for)
     if kernel is None:
         return _numpy_plan(product, settings, threads, f"the engine has no {product.dtype} yet")
     exact = np.dtype(product.dtype).kind == "i"
@@ -260,6 +262,35 @@ def _plan(
         seconds=seconds,
         ranking=ranking,
         checked=settings.check,
+    )
+
+
+def _bool_plan(product: Product, settings: Settings, threads: int, blocks_for: BlocksFor) -> Plan:
+    """The plan for OR of ANDs, where there are no levels."""
+    if settings.executor == "numpy":
+        return _numpy_plan(product, settings, threads, "executor='numpy'")
+    if settings.executor == "auto":
+        if numpy_is_surely_faster(product.M, product.N, product.K, False):
+            return _numpy_plan(product, settings, threads, "NumPy is faster for small products")
+        try:
+            blocks_for(flatten(()))
+        except Inadmissible as error:
+            return _numpy_plan(product, settings, threads, str(error))
+    return Plan(
+        *product,
+        executor="cpu",
+        levels=(),
+        grid=(1, 1, 1),
+        rank=1,
+        leaf="simd",
+        blocks=None,
+        threads=threads,
+        whole_products=False,
+        workspace_bytes=blocks_for(flatten(()))[1],
+        workspace_limit=settings.workspace_limit,
+        accuracy=settings.accuracy,
+        error_bound=0.0,
+        reason="64 truth values in a word",
     )
 
 
