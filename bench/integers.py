@@ -35,6 +35,7 @@ class Row(NamedTuple):
     ours: Product
     least: float
     density: float = 0.5  # of True, for bool
+    below: int = 0  # numbers from 0 up to there instead of the whole range
 
 
 def _same(dtype: str, least: float) -> Row:
@@ -43,6 +44,11 @@ def _same(dtype: str, least: float) -> Row:
 
 def _widened(a: str, b: str, wide: str, least: float) -> Row:
     return Row(a, b, lambda x, y: x.astype(wide) @ y.astype(wide), lambda x, y: fn.matmul(x, y, dtype=wide), least)
+
+
+def _modulo(p: int) -> Row:
+    """NumPy's sums must not overflow."""
+    return Row("int64", "int64", lambda x, y: (x @ y) % p, lambda x, y: fn.gemm(x, y, modulus=p), 0, below=p)
 
 
 ROWS = {
@@ -57,6 +63,8 @@ ROWS = {
     "bool, 3 %": Row("bool", "bool", np.matmul, fn.matmul, 1, 0.03),
     "bool, dense": Row("bool", "bool", np.matmul, fn.matmul, 1, 0.5),
     "bool, all true": Row("bool", "bool", np.matmul, fn.matmul, 1, 1.0),
+    "modulo 251": _modulo(251),
+    "modulo 65521": _modulo(65521),
     "int16->int64": _widened("int16", "int16", "int64", 0),
 }
 LEVELS = {"int64": 1.15, "int32": 1.15}  # what levels must gain over our classical product, at size 4096
@@ -69,6 +77,8 @@ def operands(row: Row, n: int) -> tuple[np.ndarray, np.ndarray]:
     def one(dtype: str) -> np.ndarray:
         if dtype == "bool":
             return rng.random((n, n), np.float32) < row.density
+        if row.below:
+            return rng.integers(0, row.below, (n, n), dtype)
         info = np.iinfo(dtype)
         return rng.integers(info.min, info.max, (n, n), dtype, endpoint=True)
 

@@ -52,7 +52,8 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `numpy.matmul`.
 
-    float32, float64 and integer products run on this package's engines; every other dtype gives NumPy's own answer.
+    float32, float64, integer and bool products run on this package's engines; every other dtype gives NumPy's own
+    answer.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
     if a.ndim < 2 or b.ndim < 2:
         return True
-    return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind not in "biu")
+    return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind)
 
 
 def _lane_plan(M: int, N: int, K: int, dtype: np.dtype, lane: Lane | None, settings: Settings, batch: int = 1) -> Plan:
@@ -275,8 +276,8 @@ def gemm(
 
     Notes
     -----
-    float32, float64 and integers run on this package's engines. float16 and bfloat16 are computed there in float32 and
-    rounded once. Integers are exact modulo 2^bits. bool is OR of ANDs; it, complex and longer types go through NumPy.
+    float32, float64, integers and bool run on this package's engines, float16 and bfloat16 are computed there in
+    float32 and rounded once. Integers are exact modulo 2^bits, bool is OR of ANDs. Complex and longer types go through NumPy.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,

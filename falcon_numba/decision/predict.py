@@ -16,8 +16,9 @@ from .hardware import hardware
 from .rates import Rates
 
 Levels = tuple[Scheme, ...]
-NUMPY_BELOW = 128**3  # multiplications that any machine's BLAS has done before the engine has begun
-LOOPS_BELOW = 48**3  # ... and NumPy's loops for dtypes without a BLAS
+# By kind of dtype: multiplications that NumPy has done on any machine before the engine has begun, and rows or columns
+# of C below which packing never pays. Of integers NumPy has plain loops, of bool loops that end early on dense data.
+NUMPY_BELOW = {"f": (128**3, constants.NUMPY_THIN), "i": (80**3, 2), "u": (80**3, 2), "b": (100**3, 8)}
 BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -111,11 +112,13 @@ def has_blas(dtype: str) -> bool:
     return dtype in BLAS_DTYPES
 
 
-def numpy_is_surely_faster(M: int, N: int, K: int, blas: bool = True) -> bool:
-    """Whether NumPy's product is the faster one on any machine: it is small, or nearly a matrix times a vector."""
-    if not blas:
-        return M * N * K < LOOPS_BELOW or min(M, N) == 1
-    return M * N * K < NUMPY_BELOW or min(M, N) < constants.NUMPY_THIN
+def numpy_is_surely_faster(M: int, N: int, K: int, kind: str = "f") -> bool:
+    """Whether NumPy's product is the faster one on any machine: it is small, or nearly a matrix times a vector.
+
+    `kind` is that of the dtype; of those without an engine the answer doesn't matter.
+    """
+    below, thin = NUMPY_BELOW.get(kind) or NUMPY_BELOW["f"]
+    return below > M * N * K or min(M, N) < thin
 
 
 def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:

@@ -128,7 +128,7 @@ def select(
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     numpy_will_do = not (forced or named or engine_asked_for)
-    if numpy_will_do and numpy_is_surely_faster(product.M, product.N, product.K, has_blas(product.dtype)):
+    if numpy_will_do and numpy_is_surely_faster(product.M, product.N, product.K, np.dtype(product.dtype).kind):
         with contextlib.suppress(Inadmissible):
             reason = "NumPy is faster for small products"
             if has_blas(product.dtype):
@@ -270,7 +270,7 @@ def _bool_plan(product: Product, settings: Settings, threads: int, blocks_for: B
     if settings.executor == "numpy":
         return _numpy_plan(product, settings, threads, "executor='numpy'")
     if settings.executor == "auto":
-        if numpy_is_surely_faster(product.M, product.N, product.K, False):
+        if numpy_is_surely_faster(product.M, product.N, product.K, "b"):
             return _numpy_plan(product, settings, threads, "NumPy is faster for small products")
         try:
             blocks_for(flatten(()))
