@@ -277,7 +277,8 @@ def gemm(
     Notes
     -----
     float32, float64, integers and bool run on this package's engines, float16 and bfloat16 are computed there in
-    float32 and rounded once. Integers are exact modulo 2^bits, bool is OR of ANDs. Complex and longer types go through NumPy.
+    float32 and rounded once. Integers are exact modulo 2^bits, bool is OR of ANDs. Complex and longer types go through
+    NumPy.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,

@@ -83,5 +83,5 @@ def test_there_are_no_levels():
     with pytest.raises(ValueError, match="workspace_limit"):
         fn.gemm(a, a, workspace_limit=100, executor="cpu")
     assert fn.gemm(a, a, check=True, executor="cpu").all()
-    made = fn.plan(a, a)
+    made = fn.plan(a, a, executor="cpu")
     assert made.executor == "cpu" and fn.gemm(a, a, plan=made).all()
