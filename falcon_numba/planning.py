@@ -126,23 +126,24 @@ class Plan:
         """The explanation as (topic, text) pairs."""
         times = f"{self.batch} × " if self.batch > 1 else ""
         rows = [
-            ("product", f"{times}({self.M} × {self.K}) · ({self.K} × {self.N}), {self.dtype}"),
+            ("product", f"{times}A (M × K = {self.M} × {self.K}) · B (K × N = {self.K} × {self.N}), {self.dtype}"),
             ("executor", self._executor()),
             ("scheme", self._scheme()),
         ]
         if self.blocks is not None:
             b = self.blocks
             passes = f", {b.PRODUCTS} of the {self.rank} products at a time" if self.rank > b.PRODUCTS else ""
+            packed = f"A {b.MC} × {b.KC} (MC × KC), B {b.KC} × {b.NC} (KC × NC), sums {b.MC} × {b.N2} (MC × N2)"
             rows += [
-                ("blocks", f"A {b.MC} × {b.KC}, B {b.KC} × {b.NC}, C {b.MC} × {b.N2} (MC, KC, NC, N2){passes}"),
-                ("workspace", f"{self.workspace_bytes / MIB:.1f} MiB"),
+                ("in cache", packed + passes),
+                ("workspace", f"{self.workspace_bytes / MIB:.1f} MiB beside A, B and C"),
             ]
         rows.append(("accuracy", self._accuracy()))
         if self.checked:
             rows.append(("check", "residual test after the product, in O(n²); NumPy computes again what fails it"))
         if not math.isnan(self.seconds):
             rate = 2 * self.M * self.N * self.K * self.batch / self.seconds / 1e9
-            rows.append(("predicted", f"{_milliseconds(self.seconds)}, {rate:.0f} GFLOP/s effective (2·M·N·K / time)"))
+            rows.append(("predicted", f"{milliseconds(self.seconds)}, {rate:.0f} GFLOP/s effective (2·M·N·K / time)"))
         return [*rows, ("why", self.reason)]
 
     def others(self) -> list[tuple[str, ...]]:
@@ -150,12 +151,12 @@ class Plan:
         entries = self.ranking.entries() if self.ranking is not None else []
         if len(entries) < 2:
             return []
-        table: list[tuple[str, ...]] = [("candidate", "predicted", "Gflop", "moves", "error bound", "workspace", "")]
+        table: list[tuple[str, ...]] = [("candidate", "predicted", "Gflop", "moved", "error bound", "workspace", "")]
         for x in entries:
             bound = "" if math.isnan(x.error_bound) else f"{x.error_bound:.1e}"
             space = f"{x.workspace_bytes / MIB:.0f} MiB" if x.workspace_bytes else ""
             work = ("", "") if x.levels is None else (f"{x.operations / 1e9:.1f}", f"{x.moved / MIB:.0f} MiB")
-            table.append((x.name, _milliseconds(x.seconds), *work, bound, space, x.verdict))
+            table.append((x.name, milliseconds(x.seconds), *work, bound, space, x.verdict))
         return table
 
     def _executor(self) -> str:
@@ -168,10 +169,9 @@ class Plan:
             return "classical, depth 0"
         m, k, n = self.grid
         h, d, w = -(-self.M // m), -(-self.K // k), -(-self.N // n)
-        name = self.levels[0].name if len(set(self.levels)) == 1 else self.scheme
         return (
-            f"{name}, depth {self.depth}: ⟨{m},{k},{n};{self.rank}⟩, {self.rank} products of "
-            f"{h} × {d} by {d} × {w} blocks instead of {m * k * n}"
+            f"{self.scheme} (depth {self.depth}), ⟨{m},{k},{n};{self.rank}⟩: A in {m} × {k} blocks, B in {k} × {n}; "
+            f"{self.rank} products of {h} × {d} by {d} × {w} blocks instead of {m * k * n}"
         )
 
     def _accuracy(self) -> str:
@@ -184,18 +184,29 @@ class Plan:
             return (
                 f"estimated |error| / (K · max|A| · max|B|): {known}; proven: ≤ {self.error_bound:.2g} (the worst case)"
             )
-        return f"{self.accuracy}: proven |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| (the worst case)"
+        text = f"{self.accuracy}: proven |error| ≤ {self.error_bound:.2g} · K · max|A| · max|B| for the worst data"
+        if not self.levels:
+            return text
+        return f"{text}; usual errors are thousands to millions of times smaller (max_error= asks for a tighter bound)"
 
     def __str__(self) -> str:
         lines = [f"{topic:<10} {text}" for topic, text in self.rows()]
         table = self.others()
         if table:
             widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]
-            lines += ["", "predicted by the roofline model (`falcon-numba calibrate` measures this machine for it):"]
+            lines += ["", self._heading()]
             for name, *numbers, verdict in table:
                 cells = [f"{x:>{w}}" for x, w in zip(numbers, widths[1:], strict=True)]
                 lines.append("  ".join([f"{name:<{widths[0]}}", *cells, verdict]).rstrip())
         return "\n".join(lines)
+
+    def _heading(self) -> str:
+        """Of the table of candidates."""
+        assert self.ranking is not None
+        speeds = "measured on this machine"
+        if self.ranking.question.rates.source == "default":
+            speeds = "assumed of such a CPU (`falcon-numba calibrate` measures this one)"
+        return f"all candidates, predicted by the roofline model from speeds {speeds}:"
 
     def _repr_html_(self) -> str:
         def cell(text: str, tag: str = "td") -> str:
@@ -204,8 +215,10 @@ class Plan:
         about = "".join(f"<tr>{cell(topic, 'th')}{cell(text)}</tr>" for topic, text in self.rows())
         rows = ["".join(cell(text, "th" if i == 0 else "td") for text in row) for i, row in enumerate(self.others())]
         others = "".join(f"<tr>{row}</tr>" for row in rows)
-        return f"<table>{about}</table>" + (f"<table>{others}</table>" if others else "")
+        heading = f"<p>{html.escape(self._heading())}</p>" if others else ""
+        return f"<table>{about}</table>" + (f"{heading}<table>{others}</table>" if others else "")
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """A time for people."""
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..algorithms import Scheme
+from ..planning import milliseconds
 from ..problem import Inadmissible
 from . import roofline
 from .predict import Question, engine_times, in_order
@@ -109,8 +110,5 @@ def _why_lost(best: Entry, seconds: float, stages: dict[str, float]) -> str:
     if not stages or not best.stages:
         return text
     worst = max(stages, key=lambda stage: stages[stage] - best.stages[stage])
-    return f"{text}: {worst} {_ms(stages[worst])} instead of {_ms(best.stages[worst])}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
+    here, there = milliseconds(stages[worst]), milliseconds(best.stages[worst])
+    return f"{text}, chiefly {worst}: {here} instead of {there}"
