@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import config, dispatch
-from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
+from .blas import matrix, need_shape, result_dtypes, run_by_steps, run_on_engine, scalar_of, sizes
 from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
-from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
+from .lanes import is_short_float
+from .operands import as_operand, convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .tracing import record, tracing
 from .ufunc import MATMUL, Call, allocate, understand, wrap
@@ -26,7 +27,9 @@ from .ufunc import MATMUL, Call, allocate, understand, wrap
 if TYPE_CHECKING:
     from .planning import Plan
 
-ENGINE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+ENGINE_DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+SINGLE = np.dtype(np.float32)
+HALF_BELOW = 16**3  # multiplications of float16 numbers that NumPy has done before the engine has begun
 
 _ndarray = np.ndarray
 _NoValue: Any = np._NoValue
@@ -48,7 +51,8 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `numpy.matmul`.
 
-    float32 and float64 products run on this package's engines; every other dtype gives NumPy's own answer.
+    float32, float64, complex64, complex128 and float16 products run on this package's engines (float16 in float32,
+    rounded once); every other dtype gives NumPy's own answer.
 
     Parameters
     ----------
@@ -133,7 +137,7 @@ def matmul(
     call = understand(a, b, target, given)
     if call is None or call.empty:  # NumPy's own error, or nothing to compute
         return MATMUL(x1, x2, **given)
-    if call.dtype not in ENGINE_DTYPES:
+    if not _on_engine(call.dtype) or (call.dtype.char == "e" and settings.executor == "numpy"):
         _need_no_engine(settings, call.dtype)
         if tracing():
             M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
@@ -145,12 +149,19 @@ def matmul(
 
 def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
+    if a.dtype.char == b.dtype.char == "e":  # NumPy has no BLAS for float16
+        return a.size * (b.shape[-1] if b.ndim > 1 else 1) < HALF_BELOW
     return a.ndim < 2 or b.ndim < 2 or numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1])
+
+
+def _on_engine(dtype: np.dtype) -> bool:
+    """Whether an engine computes products of this dtype."""
+    return dtype in ENGINE_DTYPES or is_short_float(dtype)
 
 
 def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:
     """Compute a valid, non-empty call on an engine; the result has the axes that the caller asked for."""
-    a, b = convert(call.a, call.dtype), convert(call.b, call.dtype)
+    a, b = as_operand(call.a, call.dtype), as_operand(call.b, call.dtype)
     if a.ndim == 1:
         a = a[np.newaxis, :]
     if b.ndim == 1:
@@ -183,20 +194,20 @@ def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
     No `dtype` stands for an operand that brings its own product.
     """
     depth, scheme = settings.depth, settings.scheme
-    exact, vendor = dtype is not None and dtype.kind in "biu", dtype is None or dtype.char in "FD"
+    exact = dtype is not None and dtype.kind in "biu"
     demands = {
         f"executor={settings.executor!r}": settings.executor == "cpu",
         f"depth={depth!r}": depth not in ("auto", 0),
         f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
         f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
-        "reproducible=True": settings.reproducible and vendor,
+        "reproducible=True": settings.reproducible and dtype is None,
     }
     for demand, made in demands.items():
         if made:
             what = "an operand that brings its own product (__array_ufunc__)" if dtype is None else f"dtype {dtype}"
-            names = " and ".join(map(str, ENGINE_DTYPES))
-            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names}")
+            names = ", ".join(map(str, ENGINE_DTYPES))
+            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names} and short floats")
 
 
 def gemm(
@@ -250,8 +261,9 @@ def gemm(
 
     Notes
     -----
-    float32 and float64 run on this package's engines. float16 and bfloat16 are computed there in float32 and rounded
-    once. Integers are exact modulo 2^bits, bool is OR of ANDs; these, complex and longer types go through NumPy.
+    float32, float64, complex64 and complex128 run on this package's engines. float16, bfloat16 and the 8-bit floats of
+    ml_dtypes are computed there in float32 and rounded once. Integers are exact modulo 2^bits, bool is OR of ANDs;
+    these and longer types go through NumPy.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,
@@ -313,14 +325,22 @@ def gemm(
         raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
 
     if lane in ENGINE_DTYPES:
-        result = run_on_engine(a, b, c, float(alpha), float(beta), lane, out=out, settings=settings, plan=plan)
+        if complex(alpha).imag == complex(beta).imag == 0:
+            scalars = float(alpha.real), float(beta.real)
+            result = run_on_engine(a, b, c, *scalars, lane, dtype, out=out, settings=settings, plan=plan)
+        else:
+
+            def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+                return run_on_engine(x, y, None, 1.0, 0.0, lane, lane, out=None, settings=settings, plan=plan)
+
+            result = run_by_steps(a, b, c, alpha, beta, lane, product)
     else:
         if plan is not None:
             raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
         _need_no_engine(settings, lane)
         if tracing() and K * M * N:
             record(dispatch.plan_product(M, N, K, lane, settings))
-        result = run_through_numpy(a, b, c, alpha, beta, lane)
+        result = run_by_steps(a, b, c, alpha, beta, lane)
     if out is None:
         return result.astype(dtype, copy=False)
     if result is not out:
@@ -331,8 +351,8 @@ def gemm(
 def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
     """The plan that a product of `a` and `b` would run: of `gemm` for two matrices, else of `matmul`.
 
-    Only shapes and dtypes are looked at, but for float32 and float64 with ``accuracy="estimated"``: then the data are,
-    too, and `Plan.error_estimate` is what was found.
+    Only shapes and dtypes are looked at, but for what runs on an engine with ``accuracy="estimated"``: then the data
+    are, too, and `Plan.error_estimate` is what was found. The plan of short floats is that of float32.
 
     Parameters
     ----------
@@ -369,7 +389,8 @@ def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N"
 
 def _plan_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, options: dict[str, Any]) -> Plan:
     """The plan for operands; of C only shape and dtype count."""
-    settings, (M, N), K, dtype = config.resolve(**options), c.shape[-2:], a.shape[-1], c.dtype
+    settings, (M, N), K = config.resolve(**options), c.shape[-2:], a.shape[-1]
+    dtype = SINGLE if is_short_float(c.dtype) else c.dtype
     if settings.accuracy != "estimated" or dtype not in ENGINE_DTYPES or 0 in (*c.shape, K):
         return plan_for(M, N, K, dtype, batch=prod(c.shape[:-2]), **options)
     a, b = (np.broadcast_to(convert(x, dtype), c.shape[:-2] + x.shape[-2:]) for x in (a, b))
@@ -396,6 +417,8 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
         if whole[name] < 1:
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
+    if is_short_float(dtype):
+        dtype = SINGLE
     if dtype not in ENGINE_DTYPES:
         _need_no_engine(settings, dtype)
     plan = dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])

@@ -22,6 +22,7 @@ from .config import Settings
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, Scaling, change_blocks, engine_for, scale, scaling_for, table_of
 from .cpu.guard import Magnitudes, magnitudes
+from .cpu.opened import is_open, opened, opened_bytes, pieces
 from .cpu.spec import SPECS, KernelSpec
 from .cpu.threads import default_threads
 from .cpu.workspace import reserve
@@ -29,6 +30,7 @@ from .decision.hardware import isa_family
 from .decision.predict import Product, whole_products
 from .decision.select import select
 from .estimation import fastest_within
+from .lanes import lane_of
 from .numerics.bounds import SPREAD, error_bound
 from .planning import Plan
 from .problem import Inadmissible, Problem
@@ -55,7 +57,8 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
     M, N, K : int
         At least 1.
     dtype : dtype_like
-        float32 and float64 may run on the engine, others run through NumPy.
+        Of the arithmetic. Real and complex numbers of single and double precision may run on the engine, others run
+        through NumPy.
     settings : Settings
     batch : int
         Equal products.
@@ -76,7 +79,7 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
 def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int) -> Plan:
     product = Product(M, N, K, batch, np.dtype(dtype).name)
     blocks_for = functools.partial(_blocks, product, settings.workspace_limit, threads)
-    return select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.dtype)))
+    return select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.lane.dtype)))
 
 
 def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
@@ -87,6 +90,10 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
     """
     if numba.config.DISABLE_JIT:
         raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
+    copies = opened_bytes(product)
+    if limit is not None and (limit := limit - copies) <= 0:
+        raise Inadmissible(f"the real copies of complex operands need {copies} bytes, more than workspace_limit allows")
+    product = product.lane
     M, N, K, _, dtype = product
     spec = _spec(dtype)
     teams = threads if whole_products(product, threads) else 1
@@ -95,7 +102,7 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
         limit = default_limit(M, N, K, spec.itemsize, threads)
     blocks = choose_blocks(spec, scheme, M, N, K, threads, teams, limit)
     turned = choose_blocks(spec, scheme.transposed, N, M, K, threads, teams, limit)
-    return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams), classical)
+    return blocks, copies + max(blocks.workspace(threads, teams), turned.workspace(threads, teams), classical)
 
 
 def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> Plan:
@@ -119,6 +126,27 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     ValueError
         A `plan` for another product, or options that can't be met; nothing was written.
     """
+    if not is_open(problem):
+        complex_ = lane_of(problem.c.dtype).parts > 1
+        if not complex_ or (plan is None and settings.accuracy == "estimated"):
+            return _execute_opened(problem, settings, plan)
+    return _execute(problem, settings, plan)
+
+
+def _execute_opened(problem: Problem, settings: Settings, plan: Plan | None) -> Plan:
+    """`execute` for operands that are converted whatever will compute the product."""
+    ran: list[Plan] = []
+    threads = settings.threads or default_threads() if plan is None else plan.threads
+    for piece in pieces(problem):
+        with trace() as plans, opened(piece, threads) as real:
+            _execute(real, settings, plan)
+        ran += plans
+    for one in ran:
+        record(_of_complex(one) if lane_of(problem.c.dtype).parts > 1 else one)
+    return ran[-1]
+
+
+def _execute(problem: Problem, settings: Settings, plan: Plan | None) -> Plan:
     M, N, K = problem.mnk
     batch = math.prod(problem.c.shape[:-2])
     dtype = problem.c.dtype
@@ -148,7 +176,11 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
 def plan_for_data(problem: Problem, settings: Settings) -> Plan:
     """The plan that `execute` would follow for these operands; C is not read."""
     if settings.accuracy == "estimated":
-        return _estimated(problem, settings)[0]
+        if is_open(problem):
+            return _estimated(problem, settings)[0]
+        with opened(problem, settings.threads or default_threads(), only_reads=True) as real:
+            plan = _estimated(real, settings)[0]
+        return _of_complex(plan) if lane_of(problem.c.dtype).parts > 1 else plan
     M, N, K = problem.mnk
     return plan_product(M, N, K, problem.c.dtype, settings, math.prod(problem.c.shape[:-2]))
 
@@ -205,6 +237,8 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
         _run_numpy(problem)
         record(plan)
         return plan
+    if lane_of(plan.dtype).parts > 1:
+        return _run_complex(problem, plan)
     # Of a column-major C the engine computes Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and it
     # writes rows.
     turned = problem.column_major
@@ -221,6 +255,33 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
     launch.run(table, problem.alpha, problem.beta)
     record(plan)
     return plan
+
+
+def _run_complex(problem: Problem, plan: Plan) -> Plan:
+    """Run a plan of the engine as that of a real product; see `cpu.convert`."""
+    last = plan
+    for piece in pieces(problem):
+        real_plan = _of_real(plan, math.prod(piece.c.shape[:-2]))
+        with trace() as ran, opened(piece, plan.threads) as real:
+            _run(real, real_plan)
+        for one in ran:
+            last = plan if one is real_plan else _of_complex(one)
+            record(last)
+    return last
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_real(plan: Plan, batch: int) -> Plan:
+    """The plan for the real product of a complex one, the ranking aside."""
+    lane = Product(plan.M, plan.N, plan.K, batch, plan.dtype).lane
+    return replace(plan, **lane._asdict(), error_bound=plan.error_bound / lane_of(plan.dtype).parts, ranking=None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_complex(plan: Plan) -> Plan:
+    """The inverse of `_of_real`."""
+    dtype = "complex64" if plan.dtype == "float32" else "complex128"
+    return replace(plan, N=plan.N // 2, K=plan.K // 2, dtype=dtype, error_bound=2 * plan.error_bound)
 
 
 def _run_numpy(problem: Problem) -> None:

@@ -19,7 +19,8 @@ class Problem:
     ----------
     a, b : ndarray, shapes (..., M, K) and (..., K, N)
         Views of the operands, any strides (zero and negative included), any alignment, native byte order,
-        dtype as `c`. Batch axes are already broadcast (stride 0 where an operand repeats), equal for all three.
+        dtype as `c`, or a short float where the lane of `c` (see `lanes`) is float32. Batch axes are already broadcast
+        (stride 0 where an operand repeats), equal for all three.
     c : ndarray, shape (..., M, N)
         Written in place; any strides, but no element stands twice in it and it shares no memory with `a` or `b`.
     alpha, beta : float
@@ -37,8 +38,8 @@ class Problem:
         """(M, N, K) of one product."""
         return self.c.shape[-2], self.c.shape[-1], self.a.shape[-1]
 
-    def at(self, index: tuple[int, ...]) -> Problem:
-        """One product of the batch."""
+    def at(self, index: tuple[int | slice, ...]) -> Problem:
+        """One product of the batch, or part of it."""
         return Problem(self.a[index], self.b[index], self.c[index], self.alpha, self.beta)
 
     @property

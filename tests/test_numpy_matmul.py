@@ -2,7 +2,8 @@
 
 The tests are read from the installed NumPy. Their source is taken as it is, except that every ``x @ y`` and
 ``x @= y`` becomes a call, and that they see this package's function where NumPy's would stand. Everything runs twice:
-as a user would call it, and with the CPU engine forced wherever the loop is float32 or float64.
+as a user would call it, and with the CPU engine forced wherever there is one for the loop's dtype; what such a call
+computes must then have run there.
 
 Left out, since neither is about the function but about which method Python's ``@`` operator asks:
 
@@ -15,11 +16,12 @@ from __future__ import annotations
 import ast
 import inspect
 import types
+from collections import Counter
 
 import numpy as np
 import pytest
 
-from falcon_numba import dispatch
+from falcon_numba import dispatch, trace
 from falcon_numba.api import matmul
 
 suite = pytest.importorskip("numpy._core.tests.test_multiarray", reason="this NumPy came without its tests")
@@ -53,8 +55,13 @@ def forced(x1, x2, /, *args, **kwargs):
         )[2]
     except TypeError:
         loop = None
-    engine = {"executor": "cpu"} if loop in (np.dtype(np.float32), np.dtype(np.float64)) else {}
-    return matmul(x1, x2, *args, **engine, **kwargs)
+    if loop is None or loop.char not in ENGINE:
+        return matmul(x1, x2, *args, **kwargs)
+    with trace() as plans:
+        result = matmul(x1, x2, *args, executor="cpu", **kwargs)
+    assert all(plan.executor == "cpu" for plan in plans)
+    engine_runs.update(loop.char * bool(plans))
+    return result
 
 
 class Rewrite(ast.NodeTransformer):
@@ -118,7 +125,9 @@ def count_engine_calls(monkeypatch):
     monkeypatch.setattr(dispatch, "execute", counted)
 
 
+ENGINE = "efdFD"
 engine_calls: list[int] = []
+engine_runs: Counter[str] = Counter()  # products that ran on the engine, by character of their dtype
 plain, on_engine = Stand(matmul), Stand(forced)
 for name, test in numpy_tests(plain).items():
     globals()[name] = test
@@ -132,6 +141,8 @@ def test_numpy_tests_called_this_package(stand):
     if stand.calls < 500:
         pytest.skip("the tests above did not all run")
     assert len(engine_calls) > 100
+    if stand is on_engine:
+        assert min(engine_runs[x] for x in ENGINE) > 20, engine_runs
 
 
 def test_left_out_is_short_and_real():
