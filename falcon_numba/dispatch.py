@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numba
 import numpy as np
 
+from . import symmetric
 from .algorithms import FlatScheme, flatten, resolve_scheme
 from .checking import repaired
 from .config import Settings
@@ -126,6 +127,18 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     ValueError
         A `plan` for another product, or options that can't be met; nothing was written.
     """
+    if plan is None and symmetric.is_symmetric(problem) and symmetric.is_free(settings):
+        ran = symmetric.run(problem, settings, plan_product, execute_general)
+        if ran is not None:
+            return ran
+        M, N, K = problem.mnk
+        plan = plan_product(M, N, K, problem.c.dtype, replace(settings, executor="numpy"))
+        plan = replace(plan, reason="NumPy's product of a matrix and its transpose computes half of it, and is faster")
+    return execute_general(problem, settings, plan)
+
+
+def execute_general(problem: Problem, settings: Settings, plan: Plan | None = None) -> Plan:
+    """`execute` that doesn't look whether B is Aᵀ."""
     if not is_open(problem):
         complex_ = lane_of(problem.c.dtype).parts > 1
         if not complex_ or (plan is None and settings.accuracy == "estimated"):
