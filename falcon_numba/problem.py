@@ -25,6 +25,9 @@ class Problem:
         Written in place; any strides, but no element stands twice in it and it shares no memory with `a` or `b`.
     alpha, beta : float
         With ``beta == 0`` `c` is never read.
+    lower : int
+        0, or only what lies on and below the diagonal of C is wanted, whatever stands above it afterwards: then the
+        columns of C that belong to one row, 1, or 2 for pairs of reals. For the classical product.
     """
 
     a: np.ndarray
@@ -32,6 +35,7 @@ class Problem:
     c: np.ndarray
     alpha: float = 1.0
     beta: float = 0.0
+    lower: int = 0
 
     @property
     def mnk(self) -> tuple[int, int, int]:
@@ -40,13 +44,14 @@ class Problem:
 
     def at(self, index: tuple[int | slice, ...]) -> Problem:
         """One product of the batch, or part of it."""
-        return Problem(self.a[index], self.b[index], self.c[index], self.alpha, self.beta)
+        return Problem(self.a[index], self.b[index], self.c[index], self.alpha, self.beta, self.lower)
 
     @property
     def column_major(self) -> bool:
-        """Whether elements of a column of C, not those of a row, are the nearest in memory."""
+        """Whether elements of a column of C, not of a row, are the nearest in memory, and it can be transposed."""
         rows, columns = self.c.shape[-2:]
-        return rows > 1 and columns > 1 and abs(self.c.strides[-2]) < abs(self.c.strides[-1])
+        turned = rows > 1 and columns > 1 and abs(self.c.strides[-2]) < abs(self.c.strides[-1])
+        return turned and not self.lower
 
     @property
     def transposed(self) -> Problem:

@@ -2,8 +2,8 @@
 
 The result is divided into halves again and again, until the diagonal blocks are small; those below the diagonal are
 ordinary products, each with a plan of its own, LCMAs included (J.-G. Dumas, C. Pernet & A. Sedoglavic, "On fast
-multiplication of a matrix by its transpose", ISSAC 2020, has the recursion). Diagonal blocks are computed whole: of p
-of them the work is (1 + 1/p)/2 of that of a product that doesn't know its operands.
+multiplication of a matrix by its transpose", ISSAC 2020, has the recursion). Of diagonal blocks the engine's classical
+product leaves out the tiles above the diagonal.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ LEAST = 512  # rows of a result that is divided
 LEAST_BLOCK = 128  # rows of a diagonal block
 MOST_HALVINGS = 6
 ALIGN = 96  # rows: whole tiles of the micro-kernels
+HALF = 0.6  # of the time of a diagonal block, where only its lower half is computed
 SYRK = 0.62  # of the time of NumPy's product of different operands, for that of a matrix and its transpose
 
 Block = tuple[int, int, int, int]  # rows and columns of the result, first and last of each
@@ -90,13 +91,22 @@ def run(
     halvings, on_numpy = _decide(M, K, c.dtype, settings, threads, make_plan, 1.0 if hermitian else SYRK)
     if on_numpy:
         return None
+    if abs(c.strides[0]) < abs(c.strides[1]) and not hermitian:
+        c = c.T  # the same in the end
     inside = replace(settings, executor="cpu")
     plan = None
     for r0, r1, c0, c1 in blocks(M, halvings):
-        part = Problem(problem.a[r0:r1], problem.b[:, c0:c1], c[r0:r1, c0:c1], problem.alpha, 0.0)
-        plan = execute(part, inside)
+        a, b, alpha = problem.a[r0:r1], problem.b[:, c0:c1], problem.alpha
+        lower = r0 == c0 and _halves_blocks(settings)
+        part = Problem(a, b, c[r0:r1, c0:c1], alpha, 0.0, int(lower))
+        plan = execute(part, replace(inside, depth=0) if lower else inside)
     mirror(c, threads, hermitian)
     return plan
+
+
+def _halves_blocks(settings: Settings) -> bool:
+    """Whether of diagonal blocks only the lower half is computed, which the classical product can do."""
+    return settings.depth in ("auto", 0) and settings.scheme == "auto" and not settings.check
 
 
 def blocks(size: int, halvings: int, first: int = 0) -> Iterator[Block]:
@@ -126,8 +136,11 @@ def _decide(
     for halvings in range(MOST_HALVINGS):
         if halvings and M >> halvings < LEAST_BLOCK:
             break
-        plans = [make_plan(r1 - r0, c1 - c0, K, dtype, inside) for r0, r1, c0, c1 in blocks(M, halvings)]
-        times[halvings] = sum(plan.seconds for plan in plans)
+        times[halvings] = 0.0
+        for r0, r1, c0, c1 in blocks(M, halvings):
+            halved = r0 == c0 and _halves_blocks(settings)
+            one = make_plan(r1 - r0, c1 - c0, K, dtype, replace(inside, depth=0) if halved else inside)
+            times[halvings] += HALF * one.seconds if halved else one.seconds
     best = min(times, key=times.__getitem__)
     if settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible:
         return best, False

@@ -75,7 +75,7 @@ def opened(problem: Problem, threads: int, only_reads: bool = False) -> Iterator
         a, b, c = ready
         batch = c.shape[:-2]
         a, b = (np.broadcast_to(x, batch + x.shape[-2:]) for x in (a, b))
-        yield Problem(a, b, c, problem.alpha, problem.beta)
+        yield Problem(a, b, c, problem.alpha, problem.beta, parts * problem.lower)
         if not (open_[2] or only_reads):
             (_unpaired if pairs else narrow)(c, problem.c, threads)
 
