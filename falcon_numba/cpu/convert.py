@@ -36,7 +36,7 @@ from .threads import pool
 
 SRC, SRC_ROW, SRC_STEP, DST, DST_ROW, DST_STEP, DST_TWIN, LINES, COUNT, EXTRA = range(10)  # columns of the table
 COLUMNS = 10
-ALONE = 2**20  # bytes that one thread has converted before others are awake
+ALONE = 2**23  # bytes that one thread has converted before others are awake and have read their share
 TILE_ROWS, TILE = 8, 32  # lines and elements of a tile, where neighbours in memory belong to different lines
 VECTOR = {"avx512": 64, "avx2": 32}  # bytes of a vector; 16 elsewhere
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
