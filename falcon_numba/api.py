@@ -6,6 +6,7 @@ Both bring their operands into the form of a `Problem` (native byte order, one d
 
 from __future__ import annotations
 
+import functools
 import operator
 from dataclasses import replace
 from math import prod
@@ -18,7 +19,11 @@ from .blas import matrix, need_shape, result_dtypes, run_by_steps, run_on_engine
 from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
+from .integers import NAMES, Lane, lane_for, same_bits
 from .lanes import is_short_float
+from .modular import checked_modulus, reduced, residue_dtype
+from .modular import product as modular_product
+from .modular import scalar as modular_scalar
 from .operands import as_operand, convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .tracing import record, tracing
@@ -51,8 +56,8 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `numpy.matmul`.
 
-    float32, float64, complex64, complex128 and float16 products run on this package's engines (float16 in float32,
-    rounded once); every other dtype gives NumPy's own answer.
+    Real and complex numbers of single and double precision, integers, bool, and float16 (in float32, rounded once) run
+    on this package's engines; every other dtype gives NumPy's own answer.
 
     Parameters
     ----------
@@ -137,13 +142,20 @@ def matmul(
     call = understand(a, b, target, given)
     if call is None or call.empty:  # NumPy's own error, or nothing to compute
         return MATMUL(x1, x2, **given)
-    if not _on_engine(call.dtype) or (call.dtype.char == "e" and settings.executor == "numpy"):
-        _need_no_engine(settings, call.dtype)
-        if tracing():
+    lane = lane_for(call.a.dtype, call.b.dtype, call.dtype)
+    if call.dtype.char == "e" and settings.executor == "numpy":
+        lane = None
+    if lane is None or lane.exact:  # operands that NumPy multiplies must not be converted before
+        if lane is None or call.dtype.kind == "b":
+            _need_no_engine(settings, call.dtype)
+        if lane is not None or tracing():
             M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
-            record(dispatch.plan_product(M, N, call.a.shape[-1], call.dtype, settings, prod(call.batch)))
-        return MATMUL(x1, x2, **given)
-    result = _run(call, target, settings)
+            plan = _lane_plan(M, N, call.a.shape[-1], call.dtype, lane, settings, prod(call.batch))
+            if plan.executor == "numpy":
+                record(plan)
+        if lane is None or plan.executor == "numpy":
+            return MATMUL(x1, x2, **given)
+    result = _run(call, lane, target, settings)
     return wrap(result, (x1, x2), target, subok=subok)
 
 
@@ -151,17 +163,21 @@ def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
     if a.dtype.char == b.dtype.char == "e":  # NumPy has no BLAS for float16
         return a.size * (b.shape[-1] if b.ndim > 1 else 1) < HALF_BELOW
-    return a.ndim < 2 or b.ndim < 2 or numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1])
+    if a.ndim < 2 or b.ndim < 2:
+        return True
+    return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind)
 
 
-def _on_engine(dtype: np.dtype) -> bool:
-    """Whether an engine computes products of this dtype."""
-    return dtype in ENGINE_DTYPES or is_short_float(dtype)
+def _lane_plan(M: int, N: int, K: int, dtype: np.dtype, lane: Lane | None, settings: Settings, batch: int = 1) -> Plan:
+    """The plan for products of a dtype that are computed in a lane."""
+    if lane is None:
+        return dispatch.plan_product(M, N, K, dtype, settings, batch)
+    return dispatch.plan_product(M, N, K, lane.operands, settings, batch, lane.headroom)
 
 
-def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarray:
+def _run(call: Call, lane: Lane, target: np.ndarray | None, settings: Settings) -> np.ndarray:
     """Compute a valid, non-empty call on an engine; the result has the axes that the caller asked for."""
-    a, b = as_operand(call.a, call.dtype), as_operand(call.b, call.dtype)
+    a, b = as_operand(call.a, lane.operands), as_operand(call.b, lane.operands)
     if a.ndim == 1:
         a = a[np.newaxis, :]
     if b.ndim == 1:
@@ -172,7 +188,9 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
         result = out
     else:
         result = allocate((a[..., 0, 0], b[..., 0, 0]), shape, call.dtype, call.order if out is None else "C")
-    c = result
+    # Sums of 32 bits are cut off where the result is narrower.
+    c = convert(result, lane.result) if call.dtype.itemsize == lane.result.itemsize else np.empty(shape, lane.result)
+    computed = c
     if call.a.ndim == 1:
         c = c[..., np.newaxis, :] if call.b.ndim > 1 else c[..., np.newaxis]
     if call.b.ndim == 1:
@@ -180,7 +198,9 @@ def _run(call: Call, target: np.ndarray | None, settings: Settings) -> np.ndarra
     if call.batch:
         a = np.broadcast_to(a, call.batch + a.shape[-2:])
         b = np.broadcast_to(b, call.batch + b.shape[-2:])
-    dispatch.execute(Problem(a, b, c), settings)
+    dispatch.execute(Problem(a, b, c, headroom=lane.headroom), settings)
+    if call.dtype.itemsize != lane.result.itemsize:
+        np.copyto(result, computed, casting="unsafe")
     if out is not None and result is not out:
         np.copyto(out, result, casting=call.casting)  # type: ignore[arg-type]
     if target is not None:
@@ -196,7 +216,7 @@ def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
     depth, scheme = settings.depth, settings.scheme
     exact = dtype is not None and dtype.kind in "biu"
     demands = {
-        f"executor={settings.executor!r}": settings.executor == "cpu",
+        f"executor={settings.executor!r}": settings.executor == "cpu" and not (dtype is not None and dtype.kind == "b"),
         f"depth={depth!r}": depth not in ("auto", 0),
         f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
@@ -206,8 +226,7 @@ def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
     for demand, made in demands.items():
         if made:
             what = "an operand that brings its own product (__array_ufunc__)" if dtype is None else f"dtype {dtype}"
-            names = ", ".join(map(str, ENGINE_DTYPES))
-            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {names} and short floats")
+            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {NAMES}")
 
 
 def gemm(
@@ -221,6 +240,7 @@ def gemm(
     trans_b: str | bool = "N",
     out: np.ndarray | None = None,
     out_dtype: Any = None,
+    modulus: int | None = None,
     plan: Plan | None = None,
     **options: Any,
 ) -> np.ndarray:
@@ -241,8 +261,11 @@ def gemm(
     out_dtype : dtype, optional
         Type of the result; without it that of `out`, or else what NumPy's promotion makes of `a`, `b` and `c`. A wider
         type widens the whole computation (int8 to int32 is exact), a narrower one rounds or wraps the result once.
+    modulus : int, optional
+        Below 2^31, for integers: the result modulo it, exact, from 0 to modulus − 1, whatever the true product is. Any
+        `out_dtype` or `out` of integers will do that has room for residues.
     plan : Plan, optional
-        From `plan` or `plan_for`: run this, decide nothing.
+        From `plan` or `plan_for`: run this, decide nothing. Not with `modulus`.
     **options
         See `falcon_numba.config_context`.
 
@@ -261,9 +284,9 @@ def gemm(
 
     Notes
     -----
-    float32, float64, complex64 and complex128 run on this package's engines. float16, bfloat16 and the 8-bit floats of
-    ml_dtypes are computed there in float32 and rounded once. Integers are exact modulo 2^bits, bool is OR of ANDs;
-    these and longer types go through NumPy.
+    Real and complex numbers of single and double precision, integers and bool run on this package's engines; float16,
+    bfloat16 and the 8-bit floats of ml_dtypes are computed there in float32 and rounded once. Integers are exact modulo
+    2^bits, bool is OR of ANDs. Longer types go through NumPy.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,
@@ -282,6 +305,7 @@ def gemm(
         and not options
         and c is None
         and out_dtype is None
+        and modulus is None
         and plan is None
         and (type(alpha), alpha, type(beta), beta) == (int, 1, int, 0)
         and trans_a == "N"
@@ -289,7 +313,7 @@ def gemm(
         and a.ndim == 2
         and b.ndim == 2
         and a.dtype == b.dtype
-        and a.dtype in ENGINE_DTYPES
+        and (a.dtype in ENGINE_DTYPES or a.dtype.kind in "biu")
         and a.shape[1] == b.shape[0]
         and (out is None or (out.dtype == a.dtype and out.shape == (a.shape[0], b.shape[1]) and out.flags.writeable))
         and config.untouched()
@@ -306,7 +330,8 @@ def gemm(
         handler = find_handler(operands)
         if handler is not None:
             keywords = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out}
-            return handler(gemm, (a, b, c), {**keywords, "out_dtype": out_dtype, "plan": plan, **options})
+            keywords |= {"out_dtype": out_dtype, "modulus": modulus, "plan": plan, **options}
+            return handler(gemm, (a, b, c), keywords)
         refuse_unsafe(operands)
     a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
     M, N, K = sizes(a, b)
@@ -319,33 +344,61 @@ def gemm(
         need_shape("out", out, (M, N))
         if not out.flags.writeable:
             raise ValueError("out is read-only")
-    lane, dtype = result_dtypes(a, b, c, out, out_dtype)
-    alpha, beta = scalar_of("alpha", alpha, lane), scalar_of("beta", beta, lane)
+    if modulus is not None:
+        if plan is not None:
+            raise TypeError("pass either plan or modulus")
+        dtype = residue_dtype(a, b, c, out, out_dtype)
+        result = _modular(a, b, c, alpha, beta, modulus, dtype, options)
+        if out is None:
+            return result.astype(dtype)
+        np.copyto(out, result, casting="unsafe")
+        return out
+    computed, dtype = result_dtypes(a, b, c, out, out_dtype)
+    alpha, beta = scalar_of("alpha", alpha, computed), scalar_of("beta", beta, computed)
     if beta != 0 and c is None:
         raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
 
-    if lane in ENGINE_DTYPES:
-        if complex(alpha).imag == complex(beta).imag == 0:
-            scalars = float(alpha.real), float(beta.real)
-            result = run_on_engine(a, b, c, *scalars, lane, dtype, out=out, settings=settings, plan=plan)
+    lane = lane_for(a.dtype, b.dtype, computed)
+    if plan is not None and (lane is None or np.dtype(plan.dtype).kind != lane.operands.kind):
+        raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {computed}")
+    if plan is None and (lane is None or computed.kind == "b"):
+        _need_no_engine(settings, computed)
+    chosen = plan
+    if plan is None and (lane.exact if lane is not None else tracing()) and alpha != 0 and K * M * N:
+        chosen = _lane_plan(M, N, K, computed, lane, settings)
+    if lane is not None and (chosen is None or plan is not None or chosen.executor == "cpu"):
+        run = functools.partial(run_on_engine, lane=lane, settings=settings, plan=plan)
+        if np.imag(alpha) == np.imag(beta) == 0:
+            result = run(a, b, c, alpha, beta, wanted=dtype, out=out)
         else:
-
-            def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-                return run_on_engine(x, y, None, 1.0, 0.0, lane, lane, out=None, settings=settings, plan=plan)
-
-            result = run_by_steps(a, b, c, alpha, beta, lane, product)
+            product = functools.partial(run, c=None, alpha=1, beta=0, wanted=computed, out=None)
+            result = run_by_steps(a, b, c, alpha, beta, computed, product)
     else:
-        if plan is not None:
-            raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {lane}")
-        _need_no_engine(settings, lane)
-        if tracing() and K * M * N:
-            record(dispatch.plan_product(M, N, K, lane, settings))
-        result = run_by_steps(a, b, c, alpha, beta, lane)
+        if chosen is not None:
+            record(chosen)
+        result = run_by_steps(a, b, c, alpha, beta, computed)
     if out is None:
-        return result.astype(dtype, copy=False)
+        return result.view(dtype) if same_bits(result.dtype, dtype) else result.astype(dtype, copy=False)
     if result is not out:
         np.copyto(out, result, casting="unsafe")  # result_dtypes has checked it
     return out
+
+
+def _modular(
+    a: np.ndarray, b: np.ndarray, c: Any, alpha: Any, beta: Any, modulus: Any, dtype: np.dtype, options: dict[str, Any]
+) -> np.ndarray:
+    """alpha·A·B + beta·C modulo `modulus` as int64; see `modular`."""
+    p = checked_modulus(modulus, (a, b, c), dtype)
+    alpha, beta = modular_scalar("alpha", alpha, p), modular_scalar("beta", beta, p)
+    if beta and c is None:
+        raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
+    if alpha and a.size and b.size:
+        result = modular_product(a, b, p, lambda x, y, wide: gemm(x, y, out_dtype=wide, **options))
+    else:
+        result = np.zeros((a.shape[0], b.shape[1]), np.int64)
+    if alpha != 1:
+        result = reduced(result * alpha, p)
+    return reduced(result + beta * reduced(c, p), p) if beta else result
 
 
 def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
@@ -417,11 +470,12 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
         if whole[name] < 1:
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
+    lane = None if is_short_float(dtype) else lane_for(dtype, dtype, dtype)
     if is_short_float(dtype):
-        dtype = SINGLE
-    if dtype not in ENGINE_DTYPES:
+        dtype, lane = SINGLE, lane_for(SINGLE, SINGLE, SINGLE)
+    if lane is None or dtype.kind == "b":
         _need_no_engine(settings, dtype)
-    plan = dispatch.plan_product(whole["M"], whole["N"], whole["K"], dtype, settings, batch=whole["batch"])
+    plan = _lane_plan(whole["M"], whole["N"], whole["K"], dtype, lane, settings, whole["batch"])
     if settings.accuracy == "estimated" and dtype in ENGINE_DTYPES:
         plan = replace(plan, reason=f"{plan.reason}; without data nothing was estimated, another plan may have to run")
     return plan

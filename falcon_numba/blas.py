@@ -10,6 +10,7 @@ import numpy as np
 
 from . import dispatch
 from .config import Settings
+from .integers import Lane, signed
 from .lanes import is_short_float
 from .operands import as_operand, convert, overlap, same_view, writable_in_place
 from .problem import Problem
@@ -107,37 +108,41 @@ def run_on_engine(
     a: np.ndarray,
     b: np.ndarray,
     c: np.ndarray | None,
-    alpha: float,
-    beta: float,
-    lane: np.dtype,
-    dtype: np.dtype,
+    alpha: Any,
+    beta: Any,
+    lane: Lane,
+    wanted: np.dtype,
     *,
     out: np.ndarray | None,
     settings: Settings,
     plan: Plan | None,
 ) -> np.ndarray:
-    """The result, in `dtype` or still in `lane`: `out` itself where the engine may write there, else a new array."""
+    """The result, `wanted` as a short float or still in its lane: `out` itself where the engine may write there, else a
+    new array."""
     M, N, K = sizes(a, b)
+    dtype = lane.result
+    alpha, beta = (signed(x, dtype) if dtype.kind == "i" else float(np.real(x)) for x in (alpha, beta))
     idle = alpha == 0 or 0 in (M, N, K)
-    if is_short_float(dtype) and not idle and (c is None or beta == 0 or c.dtype == dtype):
-        lane = dtype  # rounded as it leaves the engine
+    if is_short_float(wanted) and not idle and (c is None or beta == 0 or c.dtype == wanted):
+        dtype = wanted  # rounded as it leaves the engine
     # A refused plan must leave `out` untouched, so C is not copied there beforehand: only out=c saves the new array.
     in_place = (
         out is not None
-        and writable_in_place(out, lane)
+        and writable_in_place(out, dtype)
         and (c is None or beta == 0 or same_view(c, out))
         and (idle or not (overlap(out, a) or overlap(out, b)))
     )
-    result = out if out is not None and in_place else np.empty((M, N), lane)
+    result = out if out is not None and in_place else np.empty((M, N), dtype)
+    target = convert(result, dtype)
     if c is not None and beta != 0 and not in_place:
-        result[...] = c
+        np.copyto(target, c, casting="unsafe")
     if not idle:
-        target = np.asarray(result)
-        dispatch.execute(Problem(as_operand(a, lane), as_operand(b, lane), target, alpha, beta), settings, plan)
+        a, b = as_operand(a, lane.operands), as_operand(b, lane.operands)
+        dispatch.execute(Problem(a, b, target, alpha, beta, lane.headroom), settings, plan)
     elif beta == 0:
-        result[...] = 0
+        target[...] = 0
     else:
-        np.multiply(result, lane.type(beta), out=result)
+        np.multiply(target, dtype.type(beta), out=target)
     return result
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from .numerics.bounds import error_bound
 from .numerics.residual import Finding, residual_test
+from .numerics.ring import ring_test
 from .planning import Plan
 from .problem import Problem
 from .verification import ROUNDS, ROWS, allowance_of
@@ -70,16 +71,17 @@ def repaired(
     """
     if not (math.isfinite(problem.alpha) and math.isfinite(problem.beta)):
         return [replace(plan, reason=f"{plan.reason}; not tested, since alpha or beta is not finite") for plan in ran]
+    if problem.c.dtype.kind == "b":
+        return [replace(plan, reason=f"{plan.reason}; not tested: OR of ANDs has no residual") for plan in ran]
     batch = math.prod(problem.c.shape[:-2])
     plans = ran if len(ran) == batch else ran * batch
     failures: dict[int, str] = {}
     rng = np.random.default_rng()
     for number, index in enumerate(np.ndindex(problem.c.shape[:-2])):
         one, old = problem.at(index), None if before is None else before[index]
-        allowance = allowance_of(plans[number])
-        found = residual_test(one.a, one.b, one.c, one.alpha, one.beta, old, allowance, ROUNDS, ROWS, rng)
-        if not found.ratio <= 1:
-            failures[number] = _told(found)
+        failure = _failure(one, old, plans[number], rng)
+        if failure:
+            failures[number] = failure
             if old is not None:
                 np.copyto(one.c, old)
             by_numpy(one)
@@ -105,6 +107,16 @@ def _frames_to_caller() -> int:
     return level
 
 
+def _failure(one: Problem, old: np.ndarray | None, plan: Plan, rng: np.random.Generator) -> str:
+    """What the test of a product says; nothing where it passes."""
+    if one.c.dtype.kind == "i":
+        c = one.c.astype(one.a.dtype) if one.headroom == math.inf else one.c  # what wraps, counts as it was given
+        wrong = ring_test(one.a, one.b, c, int(one.alpha), int(one.beta), old, ROUNDS, rng)
+        return "" if wrong is None else f"C[{wrong[0]}, {wrong[1]}] is off by {wrong[2]}"
+    found = residual_test(one.a, one.b, one.c, one.alpha, one.beta, old, allowance_of(plan), ROUNDS, ROWS, rng)
+    return "" if found.ratio <= 1 else _told(found)
+
+
 def _numpy_plan(plan: Plan, failure: str) -> Plan:
     """What has computed the product in the end."""
     return replace(
@@ -113,7 +125,7 @@ def _numpy_plan(plan: Plan, failure: str) -> Plan:
         levels=(),
         grid=(1, 1, 1),
         rank=1,
-        leaf="blas",
+        leaf="blas" if plan.dtype in ("float32", "float64") else "loops",
         blocks=None,
         whole_products=False,
         workspace_bytes=0,

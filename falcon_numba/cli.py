@@ -131,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     matmul.add_argument(
         "--dtype",
         help="result dtype, such as int32 for the exact product of int8 files; float16 results are computed in float32 "
-        "and rounded once, other dtypes than float32 and float64 run through NumPy",
+        "and rounded once, integers modulo 2^bits; dtypes without an engine run through NumPy",
     )
     matmul.add_argument("--progress", action="store_true", help="report progress even if stderr is no terminal")
     _add_options(matmul)

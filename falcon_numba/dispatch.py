@@ -20,6 +20,7 @@ from . import symmetric
 from .algorithms import FlatScheme, flatten, resolve_scheme
 from .checking import repaired
 from .config import Settings
+from .cpu import boolean
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, Scaling, change_blocks, engine_for, scale, scaling_for, table_of
 from .cpu.guard import Magnitudes, magnitudes
@@ -33,6 +34,7 @@ from .decision.select import select
 from .estimation import fastest_within
 from .lanes import lane_of
 from .numerics.bounds import SPREAD, error_bound
+from .operands import convert
 from .planning import Plan
 from .problem import Inadmissible, Problem
 from .tracing import record, trace, untraced
@@ -50,7 +52,9 @@ def _spec(dtype: str) -> KernelSpec:
     return SPECS[isa_family(), dtype]
 
 
-def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1) -> Plan:
+def plan_product(
+    M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, batch: int = 1, headroom: float = math.inf
+) -> Plan:
     """The plan that `execute` would follow for finite, well scaled data.
 
     Parameters
@@ -58,11 +62,13 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
     M, N, K : int
         At least 1.
     dtype : dtype_like
-        Of the arithmetic. Real and complex numbers of single and double precision may run on the engine, others run
-        through NumPy.
+        Of the arithmetic: real and complex numbers of single and double precision, int64, int32, int16 (results of 32
+        bits) and bool may run on the engine, others run through NumPy.
     settings : Settings
     batch : int
         Equal products.
+    headroom : float
+        See `integers.Lane`.
 
     Raises
     ------
@@ -73,14 +79,45 @@ def plan_product(M: int, N: int, K: int, dtype: DTypeLike, settings: Settings, b
         one = not isinstance(settings.scheme, tuple)
         schemes = tuple(resolve_scheme(s) for s in ((settings.scheme,) if one else settings.scheme))
         settings = replace(settings, scheme=schemes[0] if one else schemes)
-    return _plan(M, N, K, batch, cast(Any, dtype), settings, settings.threads or default_threads())
+    return _plan(M, N, K, batch, cast(Any, dtype), settings, settings.threads or default_threads(), headroom)
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int) -> Plan:
+def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, threads: int, headroom: float) -> Plan:
     product = Product(M, N, K, batch, np.dtype(dtype).name)
-    blocks_for = functools.partial(_blocks, product, settings.workspace_limit, threads)
-    return select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.lane.dtype)))
+    blocks_for: Any = functools.partial(_blocks_within, headroom, product, settings.workspace_limit, threads)
+    if product.dtype == "bool":
+        blocks_for = functools.partial(_bool_workspace, product, settings.workspace_limit, threads)
+    plan = select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.lane.dtype)))
+    return plan if headroom == math.inf else replace(plan, headroom=headroom)
+
+
+def _bool_workspace(product: Product, limit: int | None, threads: int, _scheme: FlatScheme) -> tuple[None, int]:
+    """What a product of truth values needs."""
+    _need_compiler()
+    of_b, each = boolean.workspace_bytes(product.M, product.N, product.K)
+    nbytes = of_b + threads * each
+    if limit is not None and nbytes > limit:
+        raise Inadmissible(f"B as bits needs {nbytes} bytes, more than workspace_limit allows")
+    return None, nbytes
+
+
+def _need_compiler() -> None:
+    if numba.config.DISABLE_JIT:
+        raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
+
+
+def _blocks_within(
+    headroom: float, product: Product, limit: int | None, threads: int, scheme: FlatScheme
+) -> tuple[Blocks, int]:
+    """`_blocks` of schemes whose combinations don't outgrow the operands."""
+    grows = max(scheme.largest_sums[:2])
+    if grows > max(headroom, 1):
+        raise Inadmissible(
+            f"{','.join(s.name for s in scheme.levels)} adds up blocks to {grows:.0f} times their numbers, which could "
+            f"leave the range of {product.dtype}"
+        )
+    return _blocks(product, limit, threads, scheme)
 
 
 def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatScheme) -> tuple[Blocks, int]:
@@ -89,8 +126,7 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
     Data may ask for the classical product instead of the levels, so levels are only admitted where that fits as well;
     without a limit of the user's it does.
     """
-    if numba.config.DISABLE_JIT:
-        raise Inadmissible("NUMBA_DISABLE_JIT is set, and the engine needs the compiler")
+    _need_compiler()
     copies = opened_bytes(product)
     if limit is not None and (limit := limit - copies) <= 0:
         raise Inadmissible(f"the real copies of complex operands need {copies} bytes, more than workspace_limit allows")
@@ -162,16 +198,16 @@ def _execute_opened(problem: Problem, settings: Settings, plan: Plan | None) -> 
 def _execute(problem: Problem, settings: Settings, plan: Plan | None) -> Plan:
     M, N, K = problem.mnk
     batch = math.prod(problem.c.shape[:-2])
-    dtype = problem.c.dtype
+    dtype, headroom = problem.a.dtype, problem.headroom
     found = None
-    if plan is None and settings.accuracy == "estimated":
+    if plan is None and settings.accuracy == "estimated" and dtype.kind == "f":
         plan, found = _estimated(problem, settings)
     elif plan is None:
-        plan = plan_product(M, N, K, dtype, settings, batch)
+        plan = plan_product(M, N, K, dtype, settings, batch, headroom)
         if settings.tune:
             plan = tuned(plan, problem, _run_untraced, functools.partial(_with_options, settings))
     else:
-        plan.check(M, N, K, batch, dtype.name)
+        plan.check(M, N, K, batch, dtype.name, headroom)
     if not plan.checked and math.isnan(plan.error_estimate):
         return _run(problem, plan)
 
@@ -236,7 +272,7 @@ def _run_sample(plan: Plan, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _with_options(settings: Settings, plan: Plan, options: dict[str, Any]) -> Plan:
     """The plan for the same product with other options, under the same limits."""
     settings = replace(settings, tune=False, **options)
-    return plan_product(plan.M, plan.N, plan.K, np.dtype(plan.dtype), settings, plan.batch)
+    return plan_product(plan.M, plan.N, plan.K, np.dtype(plan.dtype), settings, plan.batch, plan.headroom)
 
 
 def _run_untraced(problem: Problem, plan: Plan) -> None:
@@ -252,6 +288,10 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
         return plan
     if lane_of(plan.dtype).parts > 1:
         return _run_complex(problem, plan)
+    if plan.dtype == "bool":
+        boolean.run(problem, plan.threads)
+        record(plan)
+        return plan
     # Of a column-major C the engine computes Cᵀ = Bᵀ·Aᵀ by the transposed scheme: the same products and sums, and it
     # writes rows.
     turned = problem.column_major
@@ -259,7 +299,7 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
         problem = problem.transposed
     launch = _launch(plan, turned)
     table = table_of([problem], launch.blocks)
-    if plan.levels:
+    if plan.levels and not launch.engine.spec.exact:
         if found is None:
             found = magnitudes(table, launch.engine.spec, plan.threads)
         elif turned:
@@ -298,7 +338,8 @@ def _of_complex(plan: Plan) -> Plan:
 
 
 def _run_numpy(problem: Problem) -> None:
-    a, b, c, alpha, beta = problem.a, problem.b, problem.c, problem.alpha, problem.beta
+    c, alpha, beta = problem.c, problem.alpha, problem.beta
+    a, b = convert(problem.a, c.dtype), convert(problem.b, c.dtype)
     dtype = c.dtype.type
     if beta == 0:
         np.matmul(a, b, out=c)
@@ -337,13 +378,16 @@ class _Launch(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _launch(plan: Plan, turned: bool) -> _Launch:
-    scheme, blocks = flatten(plan.levels), plan.blocks
+    exact = np.dtype(plan.dtype).kind == "i"
+    scheme, blocks = flatten(plan.levels, exact), plan.blocks
     assert blocks is not None, "a plan of the engine has block sizes"
     if turned:  # the schedule is made anew; what shapes the arithmetic (KC, CHUNKS, FIRST, OUTER) is the same
         scheme = scheme.transposed
         product = Product(plan.N, plan.M, plan.K, plan.batch, plan.dtype)
         blocks, _ = _blocks(product, plan.workspace_limit, plan.threads, scheme)
     engine = engine_for(_spec(plan.dtype), plan.leaf == "portable")
+    if exact:  # no data are dangerous
+        return _Launch(plan, turned, engine, scheme, blocks, 0, 0, 0, (0, 0))
     info = np.finfo(plan.dtype)
     u, v, weight = scheme.largest_sums
     growth = 2 * weight * plan.K

@@ -65,7 +65,7 @@ def explain(a: Any, b: Any, *, top: int = 4, **options: Any) -> Explanation:
     Parameters
     ----------
     a, b : array_like, shapes (..., M, K) and (..., K, N)
-        float32 or float64; two matrices, or batches as for `matmul`.
+        Of a dtype that the engine has; two matrices, or batches as for `matmul`.
     top : int
         Candidates to run, the chosen one first; NumPy's product runs in any case.
     **options

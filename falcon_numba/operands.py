@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .integers import same_bits
 from .lanes import SINGLE, is_short_float, lane_of
 
 _FOREIGN = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__", "__cuda_array_interface__")
@@ -75,10 +76,15 @@ def _has_mask(operand: Any) -> bool:
 
 
 def convert(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """`x` as a base-class array of `dtype`, native byte order; itself where it already is. Broadcast axes stay so."""
+    """`x` as a base-class array of `dtype`, native byte order; itself where it already is. Broadcast axes stay so.
+
+    Integers wrap; of unsigned ones as wide as `dtype` it is a view.
+    """
     x = np.asarray(x)
     if x.dtype == dtype:
         return x
+    if same_bits(x.dtype, dtype):
+        return x.view(dtype)
     if 0 not in x.strides:
         return x.astype(dtype)
     once = x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides)]
@@ -113,8 +119,8 @@ def same_view(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def writable_in_place(out: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether an engine may write `dtype` results straight into `out`."""
-    return out.dtype == dtype and out.flags.aligned and not _repeats(out)
+    """Whether an engine may write `dtype` results straight into `out`, or into a view of it."""
+    return (out.dtype == dtype or same_bits(out.dtype, dtype)) and out.flags.aligned and not _repeats(out)
 
 
 def _repeats(x: np.ndarray) -> bool:

@@ -59,6 +59,9 @@ class Plan:
         The candidates that it was chosen from: ``ranking.entries()``.
     checked : bool
         Whether the residual test follows the product.
+    headroom : float
+        Factor by which combinations of blocks of A or B may exceed the operands, where integers are multiplied into
+        wider ones.
     error_estimate : float
         With ``accuracy="estimated"``: the largest error to be expected on the data, relative to K·max|A|·max|B|. NaN
         where nothing was estimated, as without data.
@@ -85,6 +88,7 @@ class Plan:
     seconds: float = field(default=math.nan, compare=False)
     ranking: Ranking | None = field(default=None, compare=False, repr=False)
     checked: bool = False
+    headroom: float = math.inf
     error_estimate: float = field(default=math.nan, compare=False)
 
     @property
@@ -106,7 +110,7 @@ class Plan:
         inner = -(-lane_of(self.dtype).parts * self.K // self.grid[1])
         return math.ceil(inner / (b.KC * b.CHUNKS)) * math.ceil(self.rank / b.PRODUCTS)
 
-    def check(self, M: int, N: int, K: int, batch: int, dtype: str) -> None:
+    def check(self, M: int, N: int, K: int, batch: int, dtype: str, headroom: float = math.inf) -> None:
         """Refuse a product that this plan wasn't made for.
 
         Raises
@@ -119,6 +123,8 @@ class Plan:
         wrong = [f"{key}={given[key]} (plan: {made_for[key]})" for key in given if given[key] != made_for[key]]
         if wrong:
             raise ValueError(f"this plan was made for another product: {', '.join(wrong)}")
+        if self.headroom > headroom:
+            raise ValueError("this plan was made for another product: its levels may leave the range of the operands")
 
     def rows(self) -> list[tuple[str, str]]:
         """The explanation as (topic, text) pairs."""

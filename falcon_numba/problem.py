@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,12 +20,15 @@ class Problem:
     ----------
     a, b : ndarray, shapes (..., M, K) and (..., K, N)
         Views of the operands, any strides (zero and negative included), any alignment, native byte order,
-        dtype as `c`, or a short float where the lane of `c` (see `lanes`) is float32. Batch axes are already broadcast
+        dtype as `c`, a short float where the lane of `c` (see `lanes`) is float32, or what the kernel multiplies for it
+        (`integers.Lane`). Batch axes are already broadcast
         (stride 0 where an operand repeats), equal for all three.
     c : ndarray, shape (..., M, N)
         Written in place; any strides, but no element stands twice in it and it shares no memory with `a` or `b`.
-    alpha, beta : float
+    alpha, beta : float or int
         With ``beta == 0`` `c` is never read.
+    headroom : float
+        See `integers.Lane`.
     lower : int
         0, or only what lies on and below the diagonal of C is wanted, whatever stands above it afterwards: then the
         columns of C that belong to one row, 1, or 2 for pairs of reals. For the classical product.
@@ -35,6 +39,7 @@ class Problem:
     c: np.ndarray
     alpha: float = 1.0
     beta: float = 0.0
+    headroom: float = math.inf
     lower: int = 0
 
     @property
@@ -44,7 +49,7 @@ class Problem:
 
     def at(self, index: tuple[int | slice, ...]) -> Problem:
         """One product of the batch, or part of it."""
-        return Problem(self.a[index], self.b[index], self.c[index], self.alpha, self.beta, self.lower)
+        return replace(self, a=self.a[index], b=self.b[index], c=self.c[index])
 
     @property
     def column_major(self) -> bool:
@@ -57,4 +62,4 @@ class Problem:
     def transposed(self) -> Problem:
         """The same product as Cᵀ = Bᵀ·Aᵀ."""
         a, b, c = (x.swapaxes(-1, -2) for x in (self.b, self.a, self.c))
-        return Problem(a, b, c, self.alpha, self.beta)
+        return replace(self, a=a, b=b, c=c)

@@ -44,6 +44,7 @@ def is_symmetric(problem: Problem) -> bool:
         and c.shape[0] == c.shape[1] >= LEAST
         and problem.beta == 0
         and a.dtype == c.dtype
+        and c.dtype.kind in "fc"
         and same_view(a, b.T)
     )
 
@@ -98,7 +99,7 @@ def run(
     for r0, r1, c0, c1 in blocks(M, halvings):
         a, b, alpha = problem.a[r0:r1], problem.b[:, c0:c1], problem.alpha
         lower = r0 == c0 and _halves_blocks(settings)
-        part = Problem(a, b, c[r0:r1, c0:c1], alpha, 0.0, int(lower))
+        part = Problem(a, b, c[r0:r1, c0:c1], alpha, lower=int(lower))
         plan = execute(part, replace(inside, depth=0) if lower else inside)
     mirror(c, threads, hermitian)
     return plan

@@ -65,7 +65,7 @@ def tuned(plan: Plan, problem: Problem, run: Run, make_plan: MakePlan) -> Plan:
 
 def _into(c: np.ndarray, problem: Problem) -> Problem:
     """The product of the same operands into another array, which is not read."""
-    return Problem(problem.a, problem.b, c, problem.alpha, 0.0)
+    return replace(problem, c=c, beta=0.0)
 
 
 def forget() -> None:

@@ -304,7 +304,7 @@ def test_a_plan_and_options_that_decide_one_exclude_each_other(option):
         gemm(ONE.astype(int), ONE.astype(int), plan=made)
 
 
-@pytest.mark.parametrize("dtype", ["i4", "?", "G", "g"])
+@pytest.mark.parametrize("dtype", ["G", "g"])
 def test_dtypes_without_engine_refuse_to_pretend(dtype):
     with pytest.raises(TypeError, match="executor='cpu' cannot be honoured for dtype"):
         gemm(ONE.astype(dtype), ONE.astype(dtype), **CPU)
@@ -329,7 +329,7 @@ def test_plan_describes_the_product():
         (lambda: plan_for(0, 1, 1), ValueError, "M=0"),
         (lambda: plan_for(1, 1, 1, batch=0), ValueError, "batch=0"),
         (lambda: plan_for(1, 2.5, 1), TypeError, None),
-        (lambda: plan_for(1, 1, 1, "i4", executor="cpu"), TypeError, "executor='cpu' cannot"),
+        (lambda: plan_for(1, 1, 1, "g", executor="cpu"), TypeError, "executor='cpu' cannot"),
         (lambda: plan_for(1, 1, 1, depht=1), TypeError, "did you mean 'depth'"),
         (lambda: plan(ONE, np.ones((4, 4))), ValueError, "inner sizes differ"),
         (lambda: plan(np.ones((2, 3, 3)), ONE, trans_a="T"), ValueError, "two matrices"),

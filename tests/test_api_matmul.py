@@ -294,7 +294,7 @@ def test_bad_options_leave_out_untouched(options, error, message):
     assert (out == 7).all()
 
 
-@pytest.mark.parametrize("dtype", ["i4", "u8", "?", "g", "G", object])
+@pytest.mark.parametrize("dtype", ["g", "G", object])
 @pytest.mark.parametrize("option", [{"executor": "cpu"}, {"depth": 1}, {"scheme": "strassen"}, {"leaf": "simd"}])
 def test_dtypes_without_engine_refuse_to_pretend(dtype, option):
     a = np.ones((3, 3), dtype)
@@ -316,7 +316,7 @@ def test_reproducible_never_is_a_vendors_product(dtype):
     a = np.ones((3, 3), dtype)
     with trace() as plans:
         assert_same(matmul(a, a, reproducible=True), np.matmul(a, a))
-    assert (plans[0].executor == "cpu") == (dtype in ("f2", "c8", "c16"))
+    assert (plans[0].executor == "cpu") == (dtype != "G")
 
 
 def test_lists_scalars_and_vectors():

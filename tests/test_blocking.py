@@ -44,10 +44,10 @@ def test_blocks(data, M, N, K, spec, depth):
         return
     m, k, n = scheme.grid
     leaf = [-(-size // parts) for size, parts in ((M, m), (K, k), (N, n))]
-    assert got.MC % spec.MR == got.NC % spec.NR == got.N2 % spec.NR == got.KC % spec.VL == 0
+    assert got.MC % spec.MR == got.NC % spec.NR == got.N2 % spec.NR == got.KC % spec.chunk == 0
     assert spec.MR <= got.MC < leaf[0] + spec.MR
     assert spec.NR <= got.NC < leaf[2] + spec.NR
-    assert spec.VL <= got.KC < leaf[1] + spec.VL
+    assert spec.chunk <= got.KC < leaf[1] + spec.chunk
     assert math.prod(scheme.ranks[got.FIRST :]) == got.PRODUCTS
     # The last level's sums are H, if any are.
     assert max(len(scheme.ranks) - 1, got.FIRST) == got.FIRST + got.OUTER

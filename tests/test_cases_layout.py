@@ -241,12 +241,9 @@ class TestPromotion:
     @pytest.mark.parametrize("function", [matmul, gemm])
     def test_squaring_a_bool_matrix(self, engine, function):
         x = np.array([[True, False], [True, True]])
-        if engine:
-            with pytest.raises(TypeError, match="bool"):
-                function(x, x, **engine)
-            return
+        options = {name: value for name, value in engine.items() if name == "executor"}  # there are no levels
         for _ in range(9):
-            x = function(x, x)
+            x = function(x, x, **options)
         assert x.dtype == bool and x.tolist() == [[True, False], [True, True]]
 
     @pytest.mark.parametrize(

@@ -14,43 +14,48 @@ import falcon_numba as fn
 from falcon_numba.numerics.bounds import error_bound
 
 DTYPES = ("float32", "float64")
+ENGINES = [{}, {"executor": "cpu"}, {"executor": "cpu", "depth": 2}]
 
 
 class TestIntegersWrap:
     """https://github.com/numpy/numpy/issues/6753, https://github.com/numpy/numpy/issues/5435,
     https://github.com/cupy/cupy/issues/3941, https://github.com/cupy/cupy/issues/6566"""
 
+    @pytest.mark.parametrize("options", ENGINES)
     @pytest.mark.parametrize("function", [fn.matmul, fn.gemm])
-    def test_int16(self, function):
+    def test_int16(self, function, options):
         a = np.full((2, 3), 3201, np.int16)
-        got = function(a.T, a)
+        got = function(a.T, a, **options)
         assert got.dtype == np.int16
         assert (got == -19966).all()
 
+    @pytest.mark.parametrize("options", ENGINES)
     @pytest.mark.parametrize("function", [fn.matmul, fn.gemm])
-    def test_int64_does_not_go_through_floats(self, function):
+    def test_int64_does_not_go_through_floats(self, function, options):
         fibonacci = np.array([[1, 1], [1, 0]])
         column = np.array([[7540113804746346429], [4660046610375530309]])
-        assert function(fibonacci, column).ravel().tolist() == [-6246583658587674878, 7540113804746346429]
+        assert function(fibonacci, column, **options).ravel().tolist() == [-6246583658587674878, 7540113804746346429]
 
+    @pytest.mark.parametrize("options", ENGINES)
     @pytest.mark.parametrize("dtype", [np.uint64, np.int64])
-    def test_the_whole_range_of_64_bits(self, dtype):
+    def test_the_whole_range_of_64_bits(self, dtype, options):
         rng = np.random.default_rng(0)
         info = np.iinfo(dtype)
         a, b = (rng.integers(info.min, info.max, (40, 40), dtype, endpoint=True) for _ in range(2))
         exact = a.astype(object) @ b.astype(object) % 2**64
-        for got in (fn.gemm(a, b), fn.matmul(a, b)):
+        for got in (fn.gemm(a, b, **options), fn.matmul(a, b, **options)):
             np.testing.assert_array_equal(got.astype(object) % 2**64, exact)
 
-    def test_int8_into_int32(self):
+    @pytest.mark.parametrize("options", ENGINES)
+    def test_int8_into_int32(self, options):
         a, b = np.array([[-44, -20], [-126, 6]], np.int8), np.array([[24, -75], [127, -101]], np.int8)
         expected = [[-3596, 5320], [-2262, 8844]]
-        assert fn.gemm(a, b, out_dtype=np.int32).tolist() == expected
-        assert fn.gemm(a, b, out=np.zeros((2, 2), np.int32)).tolist() == expected
-        assert fn.matmul(a, b, dtype=np.int32).tolist() == expected
-        assert fn.matmul(a, b).dtype == np.int8
+        assert fn.gemm(a, b, out_dtype=np.int32, **options).tolist() == expected
+        assert fn.gemm(a, b, out=np.zeros((2, 2), np.int32), **options).tolist() == expected
+        assert fn.matmul(a, b, dtype=np.int32, **options).tolist() == expected
+        assert fn.matmul(a, b, **options).dtype == np.int8
         extremes = np.full((3, 1024), -128, np.int8)
-        assert (fn.gemm(extremes, extremes, trans_b="T", out_dtype=np.int32) == 16_777_216).all()
+        assert (fn.gemm(extremes, extremes, trans_b="T", out_dtype=np.int32, **options) == 16_777_216).all()
 
 
 class TestLowPrecision:

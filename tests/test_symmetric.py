@@ -141,14 +141,14 @@ def test_matmul_sees_its_own_transpose(dtype, monkeypatch):
 
 
 def test_numpy_or_how_many_halves():
-    def decide(rows, **options):
+    def decide(rows, inner=4096, **options):
         settings = config.resolve(**options)
-        return symmetric._decide(rows, 4096, np.dtype("f4"), settings, 2, dispatch.plan_product, symmetric.SYRK)
+        return symmetric._decide(rows, inner, np.dtype("f4"), settings, 2, dispatch.plan_product, symmetric.SYRK)
 
-    assert decide(512)[1]
+    assert decide(600, 10)[1]
     halvings, on_numpy = decide(8192)
     assert halvings >= 2 and not on_numpy
-    assert not decide(512, executor="cpu")[1] and not decide(512, reproducible=True)[1]
+    assert not decide(600, 10, executor="cpu")[1] and not decide(600, 10, reproducible=True)[1]
     a = np.ones((600, 10), "f4")
     with fn.trace() as plans:
         fn.matmul(a, a.T)

@@ -52,7 +52,10 @@ class FlatScheme:
         What was flattened, untransposed.
     U, V, W : Terms
         Blocks of A, B and C. The outermost level is the most significant part of product, block row and block column.
-        For every product the largest coefficients of U and V lie in [1, 2): powers of two are moved to W, exactly.
+        For every product the largest coefficients of U and V lie in [1, 2): powers of two are moved to W, exactly,
+        unless `integral`.
+    integral : bool
+        Coefficients are left as they are, for products of integers.
     """
 
     grid: tuple[int, int, int]
@@ -62,6 +65,7 @@ class FlatScheme:
     W: Terms
     levels: tuple[Scheme, ...]
     is_transposed: bool = False
+    integral: bool = False
 
     @cached_property
     def grids(self) -> tuple[tuple[int, int, int], ...]:
@@ -82,21 +86,23 @@ class FlatScheme:
         """
         u, v = (np.add.reduceat(np.abs(t.coef), t.ptr[:-1]) for t in (self.U, self.V))
         growth = 1.0
-        for U, V, W in map(_effective, self.levels):
+        for U, V, W in (_effective(level, self.integral) for level in self.levels):
             each = np.abs(U).sum(axis=(1, 2)) * np.abs(V).sum(axis=(1, 2))
             weighted = np.abs(W) * each[:, None, None]
             growth *= max(float(each.max()), float(weighted.max()), float(weighted.sum(axis=0).max()))
         return float(u.max()), float(v.max()), growth
 
     def fits(self, dtype: str) -> bool:
-        """Whether the dtype holds every coefficient without overflow or underflow."""
-        info = np.finfo(dtype)
+        """Whether the dtype holds every coefficient without overflow or underflow; of integers, modulo 2^bits."""
         coefs = np.abs(np.concatenate([t.coef for t in (self.U, self.V, self.W)]))
+        if np.dtype(dtype).kind == "i":
+            return bool((coefs == np.rint(coefs)).all() and coefs.max() < 2**53)
+        info = np.finfo(dtype)
         return bool(coefs.min() >= info.tiny and coefs.max() <= info.max)
 
     def split(self, outer: int) -> tuple[FlatScheme, FlatScheme]:
         """The `outer` outermost levels, and the others: their Kronecker product is this one."""
-        outside, inside = flatten(self.levels[:outer]), flatten(self.levels[outer:])
+        outside, inside = (flatten(x, self.integral) for x in (self.levels[:outer], self.levels[outer:]))
         return (outside.transposed, inside.transposed) if self.is_transposed else (outside, inside)
 
     @cached_property
@@ -111,17 +117,20 @@ class FlatScheme:
             _transposed(self.W, m, n),
             self.levels,
             not self.is_transposed,
+            self.integral,
         )
 
 
 @lru_cache(maxsize=32)
-def flatten(levels: tuple[Scheme, ...]) -> FlatScheme:
+def flatten(levels: tuple[Scheme, ...], integral: bool = False) -> FlatScheme:
     """The Kronecker product of all levels, built sparse.
 
     Parameters
     ----------
     levels : tuple of Scheme
         Outermost first; ``()`` is the classical product of one block.
+    integral : bool
+        Leave integer coefficients integers, see `FlatScheme`.
 
     Returns
     -------
@@ -129,18 +138,18 @@ def flatten(levels: tuple[Scheme, ...]) -> FlatScheme:
         Cached: equal levels give the same object.
     """
     m, k, n = grid_of(levels)
-    tensors = [_effective(scheme) for scheme in levels]
+    tensors = [_effective(scheme, integral) for scheme in levels]
     ranks = tuple(len(U) for U, _, _ in tensors)
     U, V, W = (_kron([level[i] for level in tensors], math.prod(ranks), columns) for i, columns in enumerate((k, n, n)))
-    return FlatScheme((m, k, n), ranks, U, V, W, levels)
+    return FlatScheme((m, k, n), ranks, U, V, W, levels, integral=integral)
 
 
-def _effective(scheme: Scheme) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """U, V, W as floats, without products of which one factor is zero, powers of two of U and V moved to W."""
+def _effective(scheme: Scheme, integral: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """U, V, W as floats, without products of which one factor is zero, powers of two moved to W if not `integral`."""
     U, V, W = (x.astype(np.float64) for x in (scheme.U, scheme.V, scheme.W))
     largest = [np.abs(x).max(axis=(1, 2)) for x in (U, V, W)]
     keep = np.logical_and.reduce([x > 0 for x in largest])
-    shift = [np.frexp(x[keep])[1] - 1 for x in largest[:2]]
+    shift = [(np.frexp(x[keep])[1] - 1) * (not integral) for x in largest[:2]]
     u, v = (s[:, None, None] for s in shift)
     return np.ldexp(U[keep], -u), np.ldexp(V[keep], -v), np.ldexp(W[keep], u + v)
 

@@ -104,18 +104,18 @@ def choose_blocks(
     """
     (m, k, n), ranks = scheme.grid, scheme.ranks
     h, d, w = -(-M // m), -(-K // k), -(-N // n)
-    MR, NR, VL, size = spec.MR, spec.NR, spec.VL, spec.itemsize
+    MR, NR, chunk, size, sum_size = spec.MR, spec.NR, spec.chunk, spec.itemsize, spec.sum_size
 
     # What decides the arithmetic: independent of threads and teams, and equal for the transposed product.
     shared = min(limit, DEFAULT_SHARED)
-    KC = even(d, spec.KC, VL)
+    KC = even(d, spec.KC, chunk)
     high, wide = min(HIGH, up(max(h, w), MR)), min(WIDEST[-1], up(max(h, w), NR))
     for first in range(max(0, len(ranks) - MOST_TOGETHER), len(ranks) + 1):  # fewer and fewer levels together
         products = math.prod(ranks[first:])
         row = products * KC * size
         if row * high <= shared // 8 and row * wide <= shared * B_SHARE:
             break
-    KC = min(KC, max(VL, shared // 8 // (products * MR * size) // VL * VL))
+    KC = min(KC, max(chunk, shared // 8 // (products * MR * size) // chunk * chunk))
     fitting = shared // 8 // (products * KC * MR * size)
     outer = max(0, len(ranks) - first - 1)
     chunks = max(1, min(-(-d // KC), CHUNKS_TIMES_RANK // math.prod(ranks), fitting))
@@ -130,10 +130,10 @@ def choose_blocks(
     MC = max(MR, min(MOST_MC, on_chip, budget, up(h, MR)))
     MA = max(MC, min(budget, team * MC * (PIECES if team > 1 else 1)))
     MA = up(-(-h // -(-h // MA)), MR)
-    budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * size) // NR * NR
-    on_chip = int(H_OF_L2 * hardware().l2) // (inner * MC * size) // NR * NR
+    budget = min(TARGET_SHARE, limit // (4 * threads)) // (targets * MC * sum_size) // NR * NR
+    on_chip = int(H_OF_L2 * hardware().l2) // (inner * MC * sum_size) // NR * NR
     N2 = max(NR, min(MOST_N2 // NR * NR, on_chip, budget, up(w, NR)))
-    a_bytes, target_bytes = up(MA * row, 64), up(targets * MC * N2 * size, 64)
+    a_bytes, target_bytes = up(MA * row, 64), up(targets * MC * N2 * sum_size, 64)
     scratch = scratch_bytes(max(m * k, k * n), spec)
     left = ((limit - threads * (target_bytes + scratch)) // teams - a_bytes) // row // NR * NR
     if left < NR:

@@ -27,6 +27,7 @@ from .workspace import ALIGN, borrow
 
 if TYPE_CHECKING:
     from ..algorithms.flatten import FlatScheme
+    from ..algorithms.flatten import Terms as SparseTerms
 
 
 BLOCK_SIZES = slice(w.BLOCK_KC, w.BLOCK_N2 + 1)  # columns of the table
@@ -133,10 +134,10 @@ class Engine:
         _, k, n = scheme.grid
         panels = math.ceil(math.ceil(N / n) / self.spec.NR)
         row_bytes = scheme.rank * panels * self.spec.NR * self.spec.itemsize
-        data = np.empty(math.ceil(K / k) * row_bytes + ALIGN, np.uint8)
+        data = np.empty((math.ceil(K / k) + self.spec.DOT) * row_bytes + ALIGN, np.uint8)
         packed = PackedB(data, (K, N), scheme, blocks)
         nothing = np.empty((1, K), b.dtype)
-        table = table_of([Problem(nothing, b, np.empty((1, N), b.dtype))], blocks)
+        table = table_of([Problem(nothing, b, np.empty((1, N), self.spec.sums))], blocks)
         table[:, w.A], table[:, w.B_PACKED] = 0, packed.address
         self.run_table(table, 1, 0, scheme, blocks, threads)
         return packed
@@ -152,7 +153,7 @@ class Engine:
         whole: bool = False,
     ) -> int:
         """`run` for products that `table_of` has written down with these `blocks`; the arrays must outlive the run."""
-        tables = _tables(scheme, blocks.FIRST, blocks.OUTER, self.spec.dtype)
+        tables = _tables(scheme, blocks.FIRST, blocks.OUTER, self.spec.dtype, self.spec.sums)
         clock = self.clock  # kept alive here until the run is over
         if clock is not None and len(clock) < threads:
             raise ValueError(f"the clock has rows for {len(clock)} threads, the run has {threads}")
@@ -167,7 +168,7 @@ class Engine:
                 b_step=blocks.b_bytes,
                 targets=targets,
                 targets_step=blocks.target_bytes,
-                target_bytes=blocks.MC * blocks.N2 * self.spec.itemsize,
+                target_bytes=blocks.MC * blocks.N2 * self.spec.sum_size,
                 scratch=targets + threads * blocks.target_bytes,
                 scratch_step=blocks.scratch_bytes,
                 clock=0 if clock is None else clock.ctypes.data,
@@ -225,14 +226,21 @@ def scale(products: np.ndarray, scalings: Sequence[Scaling]) -> None:
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(scheme: FlatScheme, first: int, outer: int, dtype: str) -> w.Tables:
-    """The scheme as the worker wants it: writable contiguous arrays, coefficients in the lane dtype."""
+def _tables(scheme: FlatScheme, first: int, outer: int, dtype: str, sums: str) -> w.Tables:
+    """The scheme as the worker wants it: writable contiguous arrays, coefficients in the dtypes of the kernel."""
     before, others = scheme.split(first)
     outside, inside = others.split(outer)
-    parts = before.U, before.V, before.W, others.U, others.V, outside.W, inside.W
-    terms = (Terms(t.ptr.copy(), t.block.copy(), t.coef.astype(dtype)) for t in parts)
+    combined, added = (before.U, before.V, others.U, others.V), (before.W, outside.W, inside.W)
+    before_U, before_V, U, V = (_terms(x, dtype) for x in combined)
+    before_W, outside_W, inside_W = (_terms(x, sums) for x in added)
+    terms = before_U, before_V, before_W, U, V, outside_W, inside_W
     grid, first_grid, inner_grid = (np.array(x.grid, np.int64) for x in (scheme, before, inside))
     return w.Tables(grid, first_grid, inner_grid, *terms)
+
+
+def _terms(terms: SparseTerms, dtype: str) -> Terms:
+    coef = terms.coef if np.dtype(dtype).kind == "f" else terms.coef.astype(np.int64)  # which wraps, unlike floats
+    return Terms(terms.ptr.copy(), terms.block.copy(), coef.astype(dtype))
 
 
 @functools.cache

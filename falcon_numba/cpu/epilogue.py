@@ -33,13 +33,13 @@ def make_flush_row(spec: KernelSpec):
         2^(row_exponent + e_j), in two exact halves so that only the last step can round or overflow.
     """
     VL, NV = spec.VL, spec.NV
-    least, most = exponent_range(spec.dtype)
+    least, most = (0, 0) if spec.exact else exponent_range(spec.dtype)
 
     @intrinsic
     def flush_row(typingctx, c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
         def codegen(context, builder, signature, args):
             c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents = args
-            v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
+            v, add, mul = Vec(builder, spec.sums, VL), builder.add, builder.mul
             alpha, beta = v.splat(alpha), v.splat(beta)
             row_exponent = v.splat(builder.trunc(row_exponent, v.int_elem), v.int_type)
 
@@ -61,7 +61,7 @@ def make_flush_row(spec: KernelSpec):
                 x = v.load(source, v.width)
                 if scaled:
                     x = unscale(x, column, mask)
-                x = builder.fmul(alpha, x)
+                x = v.mul(alpha, x)
                 if accumulates:
                     x = v.fma(beta, v.load_masked(at, mask) if mask else v.load(at), x)
                 v.store_masked(x, at, mask) if mask else v.store(x, at)
@@ -82,16 +82,15 @@ def make_flush_row(spec: KernelSpec):
 
             is_scaled = builder.icmp_signed("!=", exponents, c64(0))
             is_read = builder.icmp_signed("!=", reads, c64(0))
-            with builder.if_else(is_scaled) as scalings:
-                for scaling, scaled in zip(scalings, (True, False), strict=True):
-                    with scaling, builder.if_else(is_read) as readings:
-                        for reading, accumulates in zip(readings, (True, False), strict=True):
-                            with reading:
-                                row(scaled, accumulates)
+            for scaled in (False,) if spec.exact else (False, True):  # integers are never scaled
+                as_asked = is_scaled if scaled else builder.not_(is_scaled)
+                with builder.if_then(as_asked), builder.if_else(is_read) as readings:
+                    for reading, accumulates in zip(readings, (True, False), strict=True):
+                        with reading:
+                            row(scaled, accumulates)
             return context.get_dummy_value()
 
-        scalar = types.float32 if spec.itemsize == 4 else types.float64
-        i = types.int64
+        scalar, i = getattr(types, spec.sums), types.int64
         return types.void(i, i, i, i, i, scalar, scalar, i, i, i), codegen
 
     return flush_row
@@ -99,10 +98,10 @@ def make_flush_row(spec: KernelSpec):
 
 def make_portable_flush_row(spec: KernelSpec):
     """`make_flush_row` in plain loops, bit-equal."""
-    NR, size = spec.NR, spec.itemsize
-    least, most = exponent_range(spec.dtype)
-    peek, poke, fma = make_memory(spec.dtype)
-    number = np.dtype(spec.dtype).type
+    NR, size, exact = spec.NR, spec.sum_size, spec.exact
+    least, most = (0, 0) if exact else exponent_range(spec.dtype)
+    peek, poke, fma = make_memory(spec.sums)
+    number = np.dtype(spec.sums).type
     two, half_of_one = number(2), number(0.5)
 
     part = inner_of(spec.isa, spec.dtype)
@@ -118,7 +117,7 @@ def make_portable_flush_row(spec: KernelSpec):
     def flush_row(c, t, step, tiles, rest, alpha, beta, reads, row_exponent, exponents):
         for j in range(tiles * NR + rest):
             x = peek(t + j // NR * step + j % NR * size)
-            if exponents != 0:
+            if not exact and exponents != 0:
                 e = peek_i32(exponents + 4 * j) + row_exponent
                 half = e >> 1
                 x = x * power_of_two(half) * power_of_two(e - half)
@@ -140,9 +139,9 @@ def make_flush(spec: KernelSpec, portable: bool):
         `c` is the address of the first element, `tiles` the tiles in a column of the target. A C whose columns are
         not contiguous goes through `buffer`, a contiguous row.
     """
-    MR, NR, size = spec.MR, spec.NR, spec.itemsize
+    MR, NR, size = spec.MR, spec.NR, spec.sum_size
     flush_row = make_portable_flush_row(spec) if portable else make_flush_row(spec)
-    peek, poke, _ = make_memory(spec.dtype)
+    peek, poke, _ = make_memory(spec.sums)
 
     part = inner_of(spec.isa, spec.dtype, portable)
 
@@ -176,14 +175,14 @@ def make_add(spec: KernelSpec, portable: bool):
         target = coef·source (+ target, in one fused multiply-add, with `accumulates`); `nbytes` is a whole number of
         tiles.
     """
-    peek, poke, fma = make_memory(spec.dtype)
-    size = spec.itemsize
+    peek, poke, fma = make_memory(spec.sums)
+    size = spec.sum_size
 
     @intrinsic
     def add(typingctx, target, source, nbytes, coef, accumulates):
         def codegen(context, builder, signature, args):
             target, source, nbytes, coef, accumulates = args
-            v = Vec(builder, spec.dtype, spec.VL)
+            v = Vec(builder, spec.sums, spec.VL)
             coef = v.splat(coef)
             with builder.if_else(accumulates) as branches:
                 for branch, adding in zip(branches, (True, False), strict=True):
@@ -192,11 +191,11 @@ def make_add(spec: KernelSpec, portable: bool):
                         for j in range(spec.NV):
                             go = builder.add(here, c64(j * v.width))
                             at, x = builder.add(target, go), v.load(builder.add(source, go), v.width)
-                            y = v.fma(coef, x, v.load(at, v.width)) if adding else builder.fmul(coef, x)
+                            y = v.fma(coef, x, v.load(at, v.width)) if adding else v.mul(coef, x)
                             v.store(y, at, v.width)
             return context.get_dummy_value()
 
-        i, scalar = types.int64, types.float32 if spec.itemsize == 4 else types.float64
+        i, scalar = types.int64, getattr(types, spec.sums)
         return types.void(i, i, i, scalar, types.boolean), codegen
 
     @inner_of(spec.isa, spec.dtype)

@@ -10,6 +10,10 @@
     a[MR-1, …]     …
     MR·VL contiguous elements a chunk
 
+Where a lane adds up several products (`KernelSpec.DOT`; int16: two), every element above is so many consecutive ones of
+the inner dimension: in A they lie so; of B, whose rows are packed one by one as ever, they are paired in registers.
+Zeros stand for what is missing in the last one.
+
 A row of a chunk is one vector, so packing a row-major A needs no transposition, and all MR broadcasts of a step lie
 at constant offsets from one pointer within MR·VL·itemsize (768) bytes: no L1 set conflicts whatever K is.
 
@@ -46,19 +50,20 @@ def make_microkernel(spec: KernelSpec):
     -------
     microkernel : Numba function (K, (rows, columns), (a, b), (targets, addresses, coefs, accumulate), offset,
         (outs, out_offset, out_row), (alpha, beta, reads), (next_a, step_a, next_b, step_b))
-        tile = A[MR, K] · B[K, NR], accumulated over k in order in one FMA chain per element; then for t < `targets`
+        tile = A[MR, K] · B[K, NR], accumulated over k in order in one FMA chain per element (K counts lanes, of `DOT`
+        elements each); then for t < `targets`
         x = coefs[t]·tile, plus what is at addresses[t] + offset where accumulate[t]. Where outs[t] is 0, x is stored
         there; else alpha·x, plus beta times what is there with `reads`, is stored in a C at outs[t] + out_offset,
         rows `out_row` bytes apart, columns contiguous. Of a tile at the edge only `rows` rows and `columns` columns
         matter; up to `ROWS_STEP` − 1 rows and VL − 1 columns more are computed, the others left as they are. `a`, `b`
-        are addresses of the packed sliver and panel; `addresses`, `outs` (int64), `coefs` (lane dtype) and `accumulate`
-        (int64) are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and those of b
-        likewise.
+        are addresses of the packed sliver and panel; `addresses`, `outs` (int64), `coefs` (dtype of the sums) and
+        `accumulate` (int64) are addresses of arrays. Cache lines next_a, next_a + step_a, … are prefetched to L2, and
+        those of b likewise.
     """
-    VL, NV, NR, size = spec.VL, spec.NV, spec.NR, spec.itemsize
+    VL, NV, NR, size = spec.VL, spec.NV, spec.NR, spec.sum_size  # a lane of A or B is as wide as a sum
     unroll = min(UNROLL, VL)
     groups = VL // unroll  # rounds in a chunk
-    i, scalar = types.int64, types.float32 if size == 4 else types.float64
+    i, scalar = types.int64, getattr(types, spec.sums)
     scales = types.Tuple([scalar, scalar, i])
     signature = types.void(
         i, *(types.UniTuple(i, n) for n in (2, 2, 4)), i, types.UniTuple(i, 3), scales, types.UniTuple(i, 4)
@@ -72,15 +77,20 @@ def make_microkernel(spec: KernelSpec):
             (outs, out_offset, out_row), (alpha, beta, reads), (next_a, step_a, next_b, step_b) = unpack(
                 builder, args[5:]
             )
-            v, add, mul = Vec(builder, spec.dtype, VL), builder.add, builder.mul
+            v, add, mul = Vec(builder, spec.sums, VL), builder.add, builder.mul
 
             def step(acc, NV, a, b):
                 """One k: NV loads of B, a broadcast of A for every row, fused multiply-adds of all pairs."""
-                line = [v.load(add(b, c64(j * v.width)), align=v.width) for j in range(NV)]
+                loaded = range(NV if spec.DOT == 1 else spec.NV)
+                line = [v.load(add(b, c64(j * v.width)), align=v.width) for j in loaded]
+                if spec.DOT == 2:
+                    line = list(v.pair(*line))
                 out = []
                 for i in range(len(acc) // NV):
                     x = v.splat(v.scalar(add(a, c64(i * v.width))))
-                    out += [v.fma(x, line[j], acc[i * NV + j]) for j in range(NV)]
+                    for j in range(NV):
+                        y = acc[i * NV + j]
+                        out.append(v.fma(x, line[j], y) if spec.DOT == 1 else v.dot(x, line[j], y, spec.isa))
                 return out
 
             def loop(name, count, state, NV, steps):
@@ -151,7 +161,7 @@ def make_microkernel(spec: KernelSpec):
 
                     def total(x, i, j, accumulates):
                         at = add(target, c64((i * NR + j * VL) * size))
-                        return v.fma(coef, x, v.load(at, v.width)) if accumulates else builder.fmul(coef, x)
+                        return v.fma(coef, x, v.load(at, v.width)) if accumulates else v.mul(coef, x)
 
                     for accumulates in both(is_set(word(accumulate, each.index))):
                         for leaves in both(is_set(out)):
@@ -161,7 +171,7 @@ def make_microkernel(spec: KernelSpec):
                                     i, j = divmod(x, NV)
                                     y = total(value, i, j, accumulates)
                                     if leaves:
-                                        at, y = add(row, c64(j * v.width)), builder.fmul(alphas, y)
+                                        at, y = add(row, c64(j * v.width)), v.mul(alphas, y)
                                         v.store(v.fma(betas, v.load(at), y) if reading else y, at)
                                     else:
                                         v.store(y, add(target, c64((i * NR + j * VL) * size)), v.width)
@@ -192,9 +202,10 @@ def make_microkernel(spec: KernelSpec):
 
 def make_portable_microkernel(spec: KernelSpec):
     """The same function in plain loops: bit-equal to `make_microkernel`, for reading, testing and odd machines."""
-    VL, MR, NR, size = spec.VL, spec.MR, spec.NR, spec.itemsize
-    peek, poke, fma = make_memory(spec.dtype)
-    zero = np.dtype(spec.dtype).type(0)
+    MR, NR, DOT, chunk, size, packed_size = spec.MR, spec.NR, spec.DOT, spec.chunk, spec.sum_size, spec.itemsize
+    peek, poke, fma = make_memory(spec.sums)
+    peek_packed, _, _ = make_memory(spec.dtype)
+    zero, lane = np.dtype(spec.sums).type(0), np.dtype(spec.sums).type
 
     part = inner_of(spec.isa, spec.dtype)
 
@@ -205,9 +216,9 @@ def make_portable_microkernel(spec: KernelSpec):
         for i in range(rows):
             for j in range(columns):
                 acc = zero
-                for k in range(K):
-                    x = peek(a + ((k // VL) * MR * VL + i * VL + k % VL) * size)
-                    acc = fma(x, peek(b + (k * NR + j) * size), acc)
+                for k in range(K * DOT):
+                    x = peek_packed(a + ((k // chunk) * MR * chunk + i * chunk + k % chunk) * packed_size)
+                    acc = fma(lane(x), lane(peek_packed(b + (k * NR + j) * packed_size)), acc)
                 for t in range(targets):
                     at = peek_i64(addresses + 8 * t) + offset + (i * NR + j) * size
                     coef = peek(coefs + t * size)

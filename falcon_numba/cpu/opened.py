@@ -24,8 +24,10 @@ _BY_ROWS, _BY_COLUMNS = ((1, 1), (-1, 1)), ((1, -1), (1, 1))
 
 
 def is_open(problem: Problem) -> bool:
-    """Whether an engine computes in the dtype of all operands."""
+    """Whether an engine takes the operands as they are."""
     dtype = problem.c.dtype
+    if dtype.kind in "biu":
+        return True
     return problem.a.dtype == problem.b.dtype == dtype and lane_of(dtype).dtype == dtype.name
 
 
@@ -75,7 +77,7 @@ def opened(problem: Problem, threads: int, only_reads: bool = False) -> Iterator
         a, b, c = ready
         batch = c.shape[:-2]
         a, b = (np.broadcast_to(x, batch + x.shape[-2:]) for x in (a, b))
-        yield Problem(a, b, c, problem.alpha, problem.beta, parts * problem.lower)
+        yield Problem(a, b, c, problem.alpha, problem.beta, lower=parts * problem.lower)
         if not (open_[2] or only_reads):
             (_unpaired if pairs else narrow)(c, problem.c, threads)
 

@@ -69,7 +69,7 @@ class Operand(NamedTuple):
 class Layout(NamedTuple):
     """Where row x, group g of `vectors` vectors of a packed block lies: x // period·tile + x % period·row + g·group."""
 
-    vectors: int  # 1 for A, NV for B
+    vectors: int  # of a row in a chunk of A, or in a panel of B
     period: int
     tile_step: int
     row_step: int
@@ -117,8 +117,8 @@ def scratch_at(base, blocks, group):
 
 def scratch_bytes(blocks: int, spec: KernelSpec) -> int:
     """Bytes one thread needs for `Scratch`, `blocks` being the larger of the two operands' grids."""
-    group = blocks * spec.NR * spec.itemsize  # the shortest strips of all blocks
-    return scratch_at(0, blocks, group).stage + spec.VL * max(STRIP_BYTES, group) + CACHE_LINE
+    group = blocks * spec.widest_group  # the shortest strips of all blocks
+    return scratch_at(0, blocks, group).stage + spec.pack_VL * max(STRIP_BYTES, group) + CACHE_LINE
 
 
 def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
@@ -131,7 +131,7 @@ def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
         contiguous at sources[q]. The first term is a product, the others fused multiply-adds in order. `out` is
         aligned to a vector; with `nontemporal` the stores bypass the caches.
     """
-    VL = spec.VL
+    VL = spec.pack_VL
 
     @intrinsic
     def combine(typingctx, out, step, groups, terms, blocks, coefs, sources):
@@ -155,7 +155,7 @@ def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
                     fixed = [(source(c64(t)), coef(c64(t))) for t in range(n)]
 
                     def total(here, fixed=fixed):
-                        acc = builder.fmul(v.load(add(fixed[0][0], here)), fixed[0][1])
+                        acc = v.mul(v.load(add(fixed[0][0], here)), fixed[0][1])
                         for src, c in fixed[1:]:
                             acc = v.fma(v.load(add(src, here)), c, acc)
                         return acc
@@ -165,7 +165,7 @@ def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
                 slot = cgutils.alloca_once(builder, v.type)
 
                 def total_loop(here):
-                    builder.store(builder.fmul(v.load(add(source(c64(0)), here)), coef(c64(0))), slot)
+                    builder.store(v.mul(v.load(add(source(c64(0)), here)), coef(c64(0))), slot)
                     with cgutils.for_range(builder, terms, start=c64(1)) as each:
                         x = v.load(add(source(each.index), here))
                         builder.store(v.fma(x, coef(each.index), builder.load(slot)), slot)
@@ -181,7 +181,7 @@ def make_combine(spec: KernelSpec, vectors: int, nontemporal: bool):
 
 def make_portable_combine(spec: KernelSpec, vectors: int):
     """`make_combine` in plain loops, bit-equal."""
-    size, lanes = spec.itemsize, vectors * spec.VL
+    size, lanes = spec.itemsize, vectors * spec.pack_VL
     peek, poke, fma = make_memory(spec.dtype)
 
     part = inner_of(spec.isa, spec.dtype, vectors)
@@ -207,7 +207,7 @@ def make_scaled_copy(spec: KernelSpec):
     def scaled_copy(typingctx, out, src, vectors, factors, per_lane):
         def codegen(context, builder, signature, args):
             out, src, vectors, factors, per_lane = args
-            v = Vec(builder, spec.dtype, spec.VL)
+            v = Vec(builder, spec.dtype, spec.pack_VL)
             lanes = builder.icmp_signed("!=", per_lane, c64(0))
             scalar = v.splat(v.scalar(factors))
             with builder.if_else(lanes) as branches:
@@ -215,7 +215,7 @@ def make_scaled_copy(spec: KernelSpec):
                     with branch, cgutils.for_range(builder, vectors) as each:
                         here = builder.mul(each.index, c64(v.width))
                         factor = v.load(builder.add(factors, here)) if many else scalar
-                        v.store(builder.fmul(v.load(builder.add(src, here)), factor), builder.add(out, here))
+                        v.store(v.mul(v.load(builder.add(src, here)), factor), builder.add(out, here))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 5), codegen
@@ -228,7 +228,7 @@ def make_transpose(spec: KernelSpec, stride: int):
 
     Prefetches the lines `ahead` bytes further on.
     """
-    VL = spec.VL
+    VL = spec.pack_VL
 
     @intrinsic
     def transpose(typingctx, out, out_step, src, src_step, ahead):
@@ -258,7 +258,7 @@ def make_transpose(spec: KernelSpec, stride: int):
 
 def make_portable_transpose(spec: KernelSpec, stride: int):
     """`make_transpose` in plain loops."""
-    VL, size = spec.VL, spec.itemsize
+    VL, size = spec.pack_VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
     part = inner_of(spec.isa, spec.dtype, stride)
@@ -274,7 +274,7 @@ def make_portable_transpose(spec: KernelSpec, stride: int):
 
 def make_portable_scaled_copy(spec: KernelSpec):
     """`make_scaled_copy` in plain loops."""
-    VL, size = spec.VL, spec.itemsize
+    VL, size = spec.pack_VL, spec.itemsize
     peek, poke, _ = make_memory(spec.dtype)
 
     part = inner_of(spec.isa, spec.dtype)
@@ -299,15 +299,19 @@ def make_pack(spec: KernelSpec, portable: bool):
         combination `first` of the first levels makes; rows x1 ≤ x < x_end and lanes up to a whole group become zero.
         Row x goes where `layout` says for x − xb, combination r to out + r·product_step.
     """
-    VL, size = spec.VL, spec.itemsize
+    VL, size = spec.pack_VL, spec.itemsize
+    # Vectors in a row of a panel of B, or of a chunk of A; in one of the other there is one.
+    several = max(spec.NR, spec.chunk) // VL
     if portable:
         one = one_streamed = make_portable_combine(spec, 1)
-        many = many_streamed = make_portable_combine(spec, spec.NV)
+        many = many_streamed = make_portable_combine(spec, several)
         transpose, transpose_even = make_portable_transpose(spec, 1), make_portable_transpose(spec, 2)
         scaled_copy = make_portable_scaled_copy(spec)
     else:
         one, one_streamed = make_combine(spec, 1, False), make_combine(spec, 1, True)
-        many, many_streamed = make_combine(spec, spec.NV, False), make_combine(spec, spec.NV, True)
+        many, many_streamed = one, one_streamed
+        if several > 1:
+            many, many_streamed = make_combine(spec, several, False), make_combine(spec, several, True)
         transpose, transpose_even = make_transpose(spec, 1), make_transpose(spec, 2)
         scaled_copy = make_scaled_copy(spec)
     peek, poke, _ = make_memory(spec.dtype)

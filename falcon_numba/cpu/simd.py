@@ -1,6 +1,6 @@
 """LLVM vectors for Numba: the one file that speaks llvmlite.
 
-`Vec` emits loads, stores, fused multiply-adds and shuffles of ``<VL x float>`` at integer addresses inside an
+`Vec` emits loads, stores, multiply-adds and shuffles of vectors like ``<VL x float>`` at integer addresses inside an
 ``@intrinsic``; the factories in `microkernel`, `pack` and `epilogue` are written with it. Addresses are int64 so
 that neither a layout nor a shape ever becomes part of a compiled signature, and so that no index check stands
 between a loop and its vector instructions. The same IR serves x86 and ARM: LLVM picks the instructions.
@@ -15,7 +15,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 CACHE_LINE = 64  # bytes
-I1, I8, I32, I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+I1, I8, I16, I32, I64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
+
+# Products of pairs of int16 added up, by instruction set and int32 lanes. With VNNI LLVM makes one instruction of them
+# and the addition that follows.
+PAIRS = {
+    ("avx512", 16): "llvm.x86.avx512.pmaddw.d.512",
+    ("avx2", 8): "llvm.x86.avx2.pmadd.wd",
+}
 
 
 def c64(value: int):
@@ -33,22 +40,49 @@ class Vec:
         self.b, self.VL = builder, VL
         self.size = np.dtype(dtype).itemsize
         bits = 8 * self.size
-        self.elem = ir.FloatType() if bits == 32 else ir.DoubleType()
-        self.type = ir.VectorType(self.elem, VL)
+        self.exact = np.dtype(dtype).kind == "i"
         self.int_elem = ir.IntType(bits)
         self.int_type = ir.VectorType(self.int_elem, VL)
+        self.elem = self.int_elem if self.exact else ir.FloatType() if bits == 32 else ir.DoubleType()
+        self.type = ir.VectorType(self.elem, VL)
         self.mantissa, self.bias = (23, 127) if bits == 32 else (52, 1023)
         self.width = VL * self.size  # bytes of a vector
-        self.zero = ir.Constant(self.type, [0.0] * VL)
-        self._suffix = f"v{VL}f{bits}"
+        self.zero = ir.Constant(self.type, [0 if self.exact else 0.0] * VL)
+        self._suffix = f"v{VL}{'i' if self.exact else 'f'}{bits}"
 
     def _call(self, name: str, ret, args):
         fnty = ir.FunctionType(ret, [a.type for a in args])
         return self.b.call(cgutils.get_or_insert_function(self.b.module, fnty, name), args)
 
+    def mul(self, x, y):
+        return self.b.mul(x, y) if self.exact else self.b.fmul(x, y)
+
     def fma(self, x, y, z):
-        """x·y + z, rounded once."""
+        """x·y + z, rounded once; of integers modulo 2^bits."""
+        if self.exact:
+            return self.b.add(self.b.mul(x, y), z)
         return self._call("llvm.fma." + self._suffix, self.type, [x, y, z])
+
+    def dot(self, x, y, z, isa: str):
+        """z plus the sums of the products of pairs: the int32 lanes of x and y are two int16 each."""
+        pairs = ir.VectorType(I16, 2 * self.VL)
+        name = PAIRS.get((isa, self.VL))
+        if name:
+            args = [self.b.bitcast(v, pairs) for v in (x, y)]
+            return self.b.add(z, self._call(name, self.type, args))
+        sixteen = self.splat_int(16)
+        low = [self.b.ashr(self.b.shl(v, sixteen), sixteen) for v in (x, y)]
+        high = [self.b.ashr(v, sixteen) for v in (x, y)]
+        return self.b.add(z, self.b.add(self.b.mul(*low), self.b.mul(*high)))
+
+    def pair(self, x, y):
+        """The elements of x, then those of y, are two rows of int16: their columns as int32 lanes of two vectors."""
+        halves = ir.VectorType(I16, 2 * self.VL)
+        x, y = self.b.bitcast(x, halves), self.b.bitcast(y, halves)
+        index = ir.VectorType(I32, 2 * self.VL)
+        for first in (0, self.VL):
+            lanes = [i for j in range(first, first + self.VL) for i in (j, 2 * self.VL + j)]
+            yield self.b.bitcast(self.b.shuffle_vector(x, y, ir.Constant(index, lanes)), self.type)
 
     def prefetch(self, address):
         """Ask for the cache line at `address` in L2."""
@@ -79,6 +113,9 @@ class Vec:
     def scalar(self, address):
         """The element at `address`, any alignment."""
         return self.b.load(self.pointer(address, self.elem), align=1)
+
+    def scalar_fma(self, x, y, z):
+        return self.b.add(self.b.mul(x, y), z) if self.exact else self.b.fma(x, y, z)
 
     def lanes_below(self, n):
         """Mask of the lanes i < n."""
@@ -134,7 +171,7 @@ def phi(builder, type_, *incoming):
 
 
 def make_memory(dtype: str):
-    """Scalar access at integer addresses and the scalar FMA, as Numba functions.
+    """Scalar access at integer addresses and the scalar multiply-add, as Numba functions.
 
     Returns
     -------
@@ -142,7 +179,7 @@ def make_memory(dtype: str):
     poke : (address, value) -> None
     fma : (x, y, z) -> x·y + z rounded once
     """
-    scalar = types.float32 if np.dtype(dtype).itemsize == 4 else types.float64
+    scalar = getattr(types, dtype)
 
     @intrinsic
     def peek(typingctx, address):
@@ -162,7 +199,7 @@ def make_memory(dtype: str):
     @intrinsic
     def fma(typingctx, x, y, z):
         def codegen(context, builder, signature, args):
-            return builder.fma(*args)
+            return Vec(builder, dtype, 1).scalar_fma(*args)
 
         return scalar(scalar, scalar, scalar), codegen
 

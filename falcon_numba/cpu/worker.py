@@ -188,16 +188,33 @@ class Out(NamedTuple):
 
 def make_worker(spec: KernelSpec, portable: bool):
     """Compile-ready worker for one kernel spec; `worker_signature` is its only signature."""
-    MR, NV, NR, VL, size = spec.MR, spec.NV, spec.NR, spec.VL, spec.itemsize
-    tile_bytes, lanes_bytes = MR * NR * size, VL * size
+    MR, NR, DOT, chunk = spec.MR, spec.NR, spec.DOT, spec.chunk
+    size, sum_size = spec.itemsize, spec.sum_size
+    tile_bytes, lanes_bytes = MR * NR * sum_size, chunk * size
+    vectors_a, vectors_b, group_bytes = chunk // spec.pack_VL, NR // spec.pack_VL, spec.widest_group
     microkernel = make_portable_microkernel(spec) if portable else make_microkernel(spec)
     pack = make_pack(spec, portable)
     flush = make_flush(spec, portable)
     add = make_add(spec, portable)
     _, poke, _ = make_memory(spec.dtype)
-    zero, one = np.dtype(spec.dtype).type(0), np.dtype(spec.dtype).type(1)
+    zero, one = np.dtype(spec.dtype).type(0), np.dtype(spec.sums).type(1)
 
     part = inner_of(spec.isa, spec.dtype, portable)
+
+    @part
+    def steps_of(kb):
+        """Steps of the micro-kernel, each of `DOT` rows of B."""
+        return (kb + DOT - 1) // DOT
+
+    @part
+    def panel_of(kb):
+        """Bytes of a packed panel of B, kb rows high."""
+        return steps_of(kb) * DOT * NR * size
+
+    @part
+    def sliver_of(kb):
+        """Bytes of a packed sliver of A, kb columns wide."""
+        return MR * ((kb + chunk - 1) // chunk) * lanes_bytes
 
     @part
     def macrokernel(sizes, a, b, next_a, next_b, unpacked, span, sums, ends, out, scales):
@@ -208,9 +225,8 @@ def make_worker(spec: KernelSpec, portable: bool):
         """
         rows, columns, kb, lower, row, column = sizes
         tiles, panels = (rows + MR - 1) // MR, (columns + NR - 1) // NR
-        panel = kb * NR * size
-        sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
-        prefetched = max(1, kb // 4) * 64  # bytes that one tile prefetches
+        panel, sliver, steps = panel_of(kb), sliver_of(kb), steps_of(kb)
+        prefetched = max(1, kb // (4 * DOT)) * 64  # bytes that one tile prefetches
         start = panels * tiles - (tiles * sliver + prefetched - 1) // prefetched  # first tile that prefetches A
         for jr in range(panels):
             here, broad = b + jr * panel, min(NR, columns - jr * NR)
@@ -226,9 +242,9 @@ def make_worker(spec: KernelSpec, portable: bool):
                     line_a, step_a = address_in(unpacked, x), 64
                 line_b, step_b = (ahead + done, 64) if done < panel else (ahead, 0)
                 whole = (ir + 1) * MR <= out.rows and (jr + 1) * NR <= out.columns
-                at = ends if whole else out.nowhere, ir * MR * out.row_step + jr * NR * size, out.row_step
+                at = ends if whole else out.nowhere, ir * MR * out.row_step + jr * NR * sum_size, out.row_step
                 packed, next_lines = (a + ir * sliver, here), (line_a, step_a, line_b, step_b)
-                microkernel(kb, (high, broad), packed, sums, index * tile_bytes, at, scales, next_lines)
+                microkernel(steps, (high, broad), packed, sums, index * tile_bytes, at, scales, next_lines)
                 done += prefetched
 
     @part
@@ -237,12 +253,16 @@ def make_worker(spec: KernelSpec, portable: bool):
         width = (len(terms.ptr) - 1) * ((nb + NR - 1) // NR) * NR * size  # bytes of one row of all these B̃_r
         for s in range(0, depth, KC):
             kb = min(KC, depth - s)
-            x0, x1 = share((kb + VL - 1) // VL, tid, threads)
-            x0, x1 = pc + s + x0 * VL, pc + s + min(kb, x1 * VL)
-            layout = Layout(NV, 1, NR * size, 0, kb * NR * size)
-            step = (nb + NR - 1) // NR * NR * kb * size
+            x0, x1 = share((kb + chunk - 1) // chunk, tid, threads)
+            x0, x1 = x0 * chunk, min(kb, x1 * chunk)
+            x_end = steps_of(kb) * DOT if x1 == kb and x0 < x1 else x1
+            panel = panel_of(kb)
+            layout = Layout(vectors_b, 1, NR * size, 0, panel)
+            step = (nb + NR - 1) // NR * panel
             streamed = width * kb > STREAM_BYTES
-            pack(view, layout, terms, first, x0, x1, x1, jc, jc + nb, pc + s, out + s * width, step, scratch, streamed)
+            y0, y1, at = jc, jc + nb, pc + s
+            x0, x1, x_end = at + x0, at + x1, at + x_end
+            pack(view, layout, terms, first, x0, x1, x_end, y0, y1, at, out + s * width, step, scratch, streamed)
 
     @part
     def pack_a(view, terms, first, i0, x0, x1, x_end, pc, depth, KC, out, step, scratch):
@@ -254,7 +274,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         for s in range(0, depth, KC):
             kb = min(KC, depth - s)
             y0, y1 = pc + s, pc + s + kb
-            layout = Layout(1, MR, MR * ((kb + VL - 1) // VL) * lanes_bytes, lanes_bytes, MR * lanes_bytes)
+            layout = Layout(vectors_a, MR, sliver_of(kb), lanes_bytes, MR * lanes_bytes)
             streamed = bytes_ > STREAM_BYTES
             pack(view, layout, terms, first, x0, x1, x_end, y0, y1, i0, out, step, scratch, streamed)
             out += bytes_
@@ -333,7 +353,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         first_reached = reached(FIRST, m * n // blocks, False)
         # Without outer and first levels the last product that reaches a sum takes it to C, if rows of C are contiguous
         # and there is no scaling to undo.
-        direct = first_R == 1 and not nested and p[C_COL] == size and p[A_EXPONENT] == 0
+        direct = first_R == 1 and not nested and p[C_COL] == sum_size and p[A_EXPONENT] == 0
         goes_on = reached(INNER, inner_blocks, True)
         ends, nowhere = np.zeros(len(INNER.block), np.int64), np.zeros(len(INNER.block), np.int64)
         buf_h, ones = buf_t, np.ones(len(INNER.block), np.int64)
@@ -371,7 +391,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                         if packs_only:
                             break
                         tiles = (min(MA, h - i0) + MR - 1) // MR
-                        a_step = tiles * MR * ((KC + VL - 1) // VL) * lanes_bytes  # bytes of one packed Ã_r
+                        a_step = tiles * sliver_of(KC)  # bytes of one packed Ã_r
                         x0, x1 = share(tiles, tid, threads)
                         x0, x1 = i0 + x0 * MR, i0 + x1 * MR
                         pack_a(a_view, tables.U, f, i0, x0, min(x1, h), x1, pc, kf, KC, buf_a, a_step, scratch)
@@ -402,20 +422,20 @@ def make_worker(spec: KernelSpec, portable: bool):
                             a = buf_a
                             for s in range(0, kf, KC):
                                 kb = min(KC, kf - s)
-                                sliver = MR * ((kb + VL - 1) // VL) * lanes_bytes
+                                sliver, panel = sliver_of(kb), panel_of(kb)
                                 for r in range(R):
                                     here = a + x0 * sliver
-                                    b = b_block + s * b_row + (r * panels + j0) * NR * kb * size
+                                    b = b_block + s * b_row + (r * panels + j0) * panel
                                     # What is read after the last panel of this: next product, next chunk, or anything.
                                     next_a, next_b = buf_a, b_block
                                     if r + 1 < R:
-                                        next_a, next_b = here + a_step, b + panels * NR * kb * size
+                                        next_a, next_b = here + a_step, b + panels * panel
                                     elif s + kb < kf:
                                         next_a = here + a_step
-                                        next_b = b_block + (s + kb) * b_row + j0 * NR * min(KC, kf - s - kb) * size
+                                        next_b = b_block + (s + kb) * b_row + j0 * panel_of(min(KC, kf - s - kb))
                                     ri = r % inner_R
                                     t, count = INNER.ptr[ri], INNER.ptr[ri + 1] - INNER.ptr[ri]
-                                    where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + size * t
+                                    where, coefs = addresses.ctypes.data + 8 * t, INNER.coef.ctypes.data + sum_size * t
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
                                     to = (ends if s + kb == kf else nowhere).ctypes.data + 8 * t
                                     y0, y1 = share(ahead_1 - ahead_0, call, calls)
@@ -447,7 +467,7 @@ def make_worker(spec: KernelSpec, portable: bool):
                             ticket = next_ticket(sync, ticket, threads)
                     ahead = 0
                     if packed_ahead:
-                        b_block += kf * b_row
+                        b_block += steps_of(kf) * DOT * b_row
         # Numba frees an array after its last use as an array; these are read through their addresses until here.
         return passed + 0 * (len(addresses) + len(inner_reached) + len(ones) + len(ends) + len(nowhere))
 
@@ -456,7 +476,7 @@ def make_worker(spec: KernelSpec, portable: bool):
         clock = buffers.clock + tid * buffers.clock_step
         lap(clock, OTHER)
         base = buffers.scratch + tid * buffers.scratch_step
-        scratch = scratch_at(base, blocks, blocks * NR * size)
+        scratch = scratch_at(base, blocks, blocks * group_bytes)
         for i in range(STRIP_MOST // size):
             poke(scratch.zeros + i * size, zero)
         passed = np.int64(0)  # as a literal it would ask for a second version of `product`
@@ -477,9 +497,11 @@ def make_worker(spec: KernelSpec, portable: bool):
 
 def worker_signature(spec: KernelSpec):
     """The one signature of a worker of this dtype."""
-    i, scalar = types.int64, types.float32 if spec.itemsize == 4 else types.float64
-    ints, reals = types.Array(i, 1, "C"), types.Array(scalar, 1, "C")
-    terms = types.NamedTuple([ints, ints, reals], Terms)
-    tables = types.NamedTuple([ints] * 3 + [terms] * 7, Tables)
+    i, scalar = types.int64, getattr(types, spec.sums)
+    ints = types.Array(i, 1, "C")
+    packed, summed = (
+        types.NamedTuple([ints, ints, types.Array(getattr(types, x), 1, "C")], Terms) for x in (spec.dtype, spec.sums)
+    )
+    tables = types.NamedTuple([ints] * 3 + [packed, packed, summed, packed, packed, summed, summed], Tables)
     buffers = types.NamedUniTuple(i, len(Buffers._fields), Buffers)
     return types.void(i, i, i, i, types.Array(i, 2, "C"), scalar, scalar, tables, buffers)

@@ -17,7 +17,10 @@ from .hardware import hardware
 from .rates import Rates
 
 Levels = tuple[Scheme, ...]
-NUMPY_BELOW = 128**3  # multiplications that any machine has done before the engine has begun
+# By kind of dtype: multiplications that NumPy has done on any machine before the engine has begun, and rows or columns
+# of C below which packing never pays. Of integers NumPy has plain loops, of bool loops that end early on dense data.
+NUMPY_BELOW = {"f": (128**3, constants.NUMPY_THIN), "i": (80**3, 2), "u": (80**3, 2), "b": (100**3, 8)}
+BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
 class Product(NamedTuple):
@@ -49,6 +52,8 @@ class Kernel(Protocol):
     def KC(self) -> int: ...
     @property
     def itemsize(self) -> int: ...
+    @property
+    def sum_size(self) -> int: ...
     def __hash__(self) -> int: ...
 
 
@@ -94,7 +99,8 @@ def whole_products(product: Product, threads: int) -> bool:
 @functools.lru_cache(maxsize=64)
 def _machine(kernel: Kernel, rates: Rates, teams: int) -> roofline.Machine:
     facts = hardware()
-    figures = kernel.MR, kernel.NR, kernel.VL, kernel.KC, kernel.itemsize, facts.l2, facts.l3, rates.threads, teams
+    shape = kernel.MR, kernel.NR, kernel.VL, kernel.KC, kernel.itemsize, kernel.sum_size
+    figures = *shape, facts.l2, facts.l3, rates.threads, teams
     speeds = rates.fma, rates.add, rates.l2, rates.l3, rates.read, rates.copy, rates.start, rates.call
     return roofline.Machine(*map(float, (*figures, *speeds)))
 
@@ -106,6 +112,8 @@ def engine_times(question: Question) -> np.ndarray:
     out = np.empty((len(table), roofline.COLUMNS))
     teams = rates.threads if whole_products(product, rates.threads) else 1
     roofline.scorer()(table, float(M), float(N), float(K), float(batch), _machine(kernel, rates, teams), out)
+    if np.dtype(product.dtype).kind == "i":  # no data are dangerous
+        out[:, roofline.GUARD] = 0
     return out
 
 
@@ -117,9 +125,18 @@ def opening_seconds(product: Product, rates: Rates) -> float:
     return rates.start + moved / rates.copy
 
 
-def numpy_is_surely_faster(M: int, N: int, K: int) -> bool:
-    """Whether NumPy's product is the faster one on any machine: it is small, or nearly a matrix times a vector."""
-    return M * N * K < NUMPY_BELOW or min(M, N) < constants.NUMPY_THIN
+def has_blas(dtype: str) -> bool:
+    """Whether NumPy has a BLAS for the dtype."""
+    return dtype in BLAS_DTYPES
+
+
+def numpy_is_surely_faster(M: int, N: int, K: int, kind: str = "f") -> bool:
+    """Whether NumPy's product is the faster one on any machine: it is small, or nearly a matrix times a vector.
+
+    `kind` is that of the dtype; of those without an engine the answer doesn't matter.
+    """
+    below, thin = NUMPY_BELOW.get(kind) or NUMPY_BELOW["f"]
+    return below > M * N * K or min(M, N) < thin
 
 
 def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
@@ -129,7 +146,7 @@ def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
     thread. The measured squares contain packing that reuse makes cheap; of a skinny product it is a good part.
     """
     M, N, K, batch, dtype = product
-    itemsize = 4 if dtype == "float32" else 8
+    itemsize = np.dtype(dtype).itemsize
     moved = (M * K + K * N + M * N) * itemsize
     if min(M, N) == 1:
         return rates.numpy_call + batch * moved / rates.read
@@ -139,6 +156,8 @@ def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
     if rates.threads > 1:
         square = (M * N * K) ** (1 / 3)
         speed *= _speed(rates.numpy, square) / _speed(single.numpy, square)
+    if not has_blas(dtype):  # no threads, no packing
+        return rates.numpy_call + batch * 2 * M * N * K / _speed(single.numpy, size_of(M, N, K))
     cached = constants.L3_SHARE * hardware().l3 / 2
     packing = max(0.0, M * K * itemsize - cached) / (constants.NUMPY_PACK_A * rates.pack)
     wide = 1 + constants.NUMPY_WIDER * max(0.0, math.log2(N / constants.NUMPY_WIDE)) if itemsize == 4 else 1.0

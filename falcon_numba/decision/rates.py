@@ -25,7 +25,8 @@ class Rates:
 
     Attributes
     ----------
-    dtype : {"float32", "float64"}
+    dtype : str
+        Of a kernel; only those of `DTYPES` are measured.
     threads : int
     fma : float
         Of the micro-kernel on packed operands in cache (FLOPS× of the paper); a multiply-add counts as two.
@@ -92,7 +93,15 @@ def rates_for(dtype: str, threads: int) -> Rates:
     if found.problem:
         _warn_once()
     measured = found.measured.get(dtype)
-    return _between(measured, threads, hardware()) if measured else default_rates(dtype, threads, hardware())
+    if measured:
+        return _between(measured, threads, hardware())
+    rates = default_rates(dtype, threads, hardware())
+    if dtype not in DTYPES and "float32" in found.measured:  # nobody measures integers: as fast as floats suggest
+        floats, assumed = rates_for("float32", threads), default_rates("float32", threads, hardware())
+        numbers = {x: getattr(rates, x) * getattr(floats, x) / getattr(assumed, x) for x in LIMITS}
+        speed = numbers["fma"] / rates.fma
+        return replace(rates, **numbers, numpy=tuple((n, x * speed) for n, x in rates.numpy), source="calibrated")
+    return rates
 
 
 class Calibration(NamedTuple):
@@ -262,6 +271,10 @@ WRITE, COPY, PACK_DRAM = 0.78, 1.3, 0.5  # of the read bandwidth
 START, START_EACH, CALL, NUMPY_CALL = 20e-6, 40e-6, 120e-6, 1e-6
 NUMPY = {64: 0.8, 128: 0.84, 256: 0.86, 512: 0.88, 1024: 0.92, 2048: 0.94}  # of FMA, one thread
 NUMPY_START = 5e-6  # for each thread, where there are several
+# Multiply-adds of the micro-kernels over those of float32, and NumPy's loops over that: they have neither vectors that
+# fit nor threads.
+KERNELS = {"float32": 1.0, "float64": 0.5, "int64": 0.42, "int32": 0.86, "int16": 2.0}
+LOOPS = {"int64": 0.016, "int32": 0.016, "int16": 0.012}
 
 
 def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
@@ -273,7 +286,8 @@ def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
     """
     cores = max(1, min(threads, hardware.physical_cores, hardware.usable_cpus))
     single = FMA.get(hardware.isa, FMA["generic"])
-    one = single * 4 / np.dtype(dtype).itemsize
+    one = single * KERNELS[dtype]
+    vector = single * 4 / np.dtype(dtype).itemsize
     # Cores with narrow vectors don't get to the limit of what one may have outstanding.
     read = min(cores * min(DRAM_CORE, single * L3 / 2), DRAM + DRAM_EACH * hardware.physical_cores)
 
@@ -288,7 +302,7 @@ def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
         dtype=dtype,
         threads=threads,
         fma=one * cores,
-        add=one * cores * ADD,
+        add=vector * cores * ADD,
         l2=single * cores * L2,
         l3=single * cores * L3,
         read=read,
@@ -298,6 +312,6 @@ def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
         start=1e-6 if threads == 1 else START + START_EACH * threads,
         call=CALL,
         numpy_call=NUMPY_CALL,
-        numpy=tuple((float(n), squares(n, share)) for n, share in NUMPY.items()),
+        numpy=tuple((float(n), one * LOOPS[dtype] if dtype in LOOPS else squares(n, x)) for n, x in NUMPY.items()),
         source="default",
     )

@@ -86,7 +86,8 @@ class Machine(NamedTuple):
     NR: float
     VL: float
     KC: float
-    itemsize: float
+    itemsize: float  # of what is packed
+    sum_size: float  # of an element of the result
     l2: float
     l3: float
     threads: float
@@ -127,12 +128,12 @@ def stage_times(x, M, N, K, ahead, machine, out):
     out : float64 (COLUMNS,)
         Seconds of each stage, then bytes moved to and from memory, and operations.
     """
-    size, threads, teams = machine.itemsize, machine.threads, machine.teams
+    size, sum_size, threads, teams = machine.itemsize, machine.sum_size, machine.threads, machine.teams
     team = threads / teams  # threads that share one product
     h, d, w = np.ceil(M / x[M_]), np.ceil(K / x[K_]), np.ceil(N / x[N_])
     high, wide = _up(h, c.ROWS_STEP), _up(w, machine.NR)
     chunks = np.ceil(d / (1.5 * machine.KC))
-    a, b, result = M * K * size, K * N * size, M * N * size
+    a, b, result = M * K * size, K * N * size, M * N * sum_size
     packed_a, packed_b = x[R_] * high * d * size, x[R_] * d * wide * size
 
     # What is computed together, as the engine's block sizes have it.
@@ -148,7 +149,7 @@ def stage_times(x, M, N, K, ahead, machine, out):
     touches = np.ceil(chunks / flushed)
     passes = touches * (x[R_] / together)
     tall = max(machine.MR, min(c.A_BYTES, c.A_SHARE / (together * flushed)) / row)  # rows of A for one thread
-    N2 = max(machine.NR, min(c.MOST_N2, machine.l2 / (split[INNER_MN] * tall * size)))
+    N2 = max(machine.NR, min(c.MOST_N2, machine.l2 / (split[INNER_MN] * tall * sum_size)))
     NC = max(machine.NR, min(wide, c.WIDEST[min(int(x[LEVELS]), len(c.WIDEST) - 1)], c.SHARED_B / (together * row)))
     rounds = np.ceil(wide / NC)
 
@@ -166,16 +167,16 @@ def stage_times(x, M, N, K, ahead, machine, out):
     streamed = packed_a * np.ceil(wide / N2) + packed_b * np.ceil(high / (team * tall))
     operations = 2 * x[R_] * high * _up(w, machine.VL) * d
     compute = operations / machine.fma
-    inner = 2 * split[INNER_SUMS] * high * wide * chunks * size
-    outer = 3 * split[OUTER_SUMS] * high * wide * chunks * size
-    updated = (3 * split[C_BLOCKS] * touches - x[M_] * x[N_]) * h * w * size
+    inner = 2 * split[INNER_SUMS] * high * wide * chunks * sum_size
+    outer = 3 * split[OUTER_SUMS] * high * wide * chunks * sum_size
+    updated = (3 * split[C_BLOCKS] * touches - x[M_] * x[N_]) * h * w * sum_size
 
     guarded = a + b if x[LEVELS] > 0 else 0.0
     out[GUARD] = far(guarded, machine.read) / c.GUARD
     out[PACK_A] = _both(combine_a / c.ADD_A, far(moved_a, machine.copy) / c.PACK_A)
     out[PACK_B] = _both(combine_b / c.ADD_B, far(c.READ_B * read_b + packed_b, machine.copy) / c.PACK_B)
     # A tile prefetches a line of the next panel of B every four steps; a few rows of tiles don't reach its end.
-    missed = (1 - near) * max(0.0, 1 - high / (machine.MR * machine.NR * size / 16)) * packed_b
+    missed = (1 - near) * max(0.0, 1 - high / (machine.MR * machine.NR * sum_size / 16)) * packed_b
     out[KERNEL] = _both(compute, streamed / (c.STREAMED * machine.read) + missed / (c.UNPREFETCHED * machine.l3_rate))
     if threads > 1:
         out[KERNEL] *= c.SHARED_KERNEL

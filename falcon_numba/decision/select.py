@@ -10,7 +10,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,16 @@ from ..planning import Plan
 from ..problem import Inadmissible
 from .candidates import Candidates, auto_candidates, candidates
 from .hardware import hardware
-from .predict import Kernel, Product, Question, in_order, numpy_is_surely_faster, opening_seconds, whole_products
+from .predict import (
+    Kernel,
+    Product,
+    Question,
+    has_blas,
+    in_order,
+    numpy_is_surely_faster,
+    opening_seconds,
+    whole_products,
+)
 from .ranking import Ranking, name_of
 from .rates import default_rates, rates_for
 
@@ -29,14 +38,13 @@ if TYPE_CHECKING:
     from ..config import Settings
     from ..cpu.blocking import Blocks
 
-BLAS_DTYPES = ("float32", "float64", "complex64", "complex128")
 AUTO_SCHEME = "strassen"
 MOST_AUTO_DEPTH = 4  # of a named scheme
 MOST_RANK = 2**15  # leaf products; beyond it tables and packing outweigh any matrix that fits into memory
 MOST_GRID = 1024  # blocks along one dimension
 MOST_DEPTH = 16
 
-BlocksFor = Callable[[FlatScheme], "tuple[Blocks, int]"]
+BlocksFor = Callable[[FlatScheme], "tuple[Any, int]"]
 
 
 def levels_for(scheme, depth: str | int) -> tuple[Scheme, ...] | None:
@@ -101,9 +109,12 @@ def select(
     ValueError
         Options that contradict each other.
     """
+    if product.dtype == "bool":
+        return _bool_plan(product, settings, threads, blocks_for)
     if kernel is None:
         return _numpy_plan(product, settings, threads, f"the engine has no {product.dtype} yet")
-    if settings.accuracy == "estimated" and settings.max_error is None:
+    exact = np.dtype(product.dtype).kind == "i"
+    if settings.accuracy == "estimated" and settings.max_error is None and not exact:
         raise ValueError("accuracy='estimated' needs max_error, the largest error that the estimate may have")
     forced = levels_for(settings.scheme, settings.depth)
     if settings.executor == "numpy":
@@ -122,19 +133,21 @@ def select(
         raise ValueError("accuracy='estimated' forbids tune=True: the data decide, not the time alone")
     if settings.tune and settings.reproducible:
         raise ValueError("reproducible=True forbids tune=True: what is fastest may change from run to run")
-    if forced and settings.accuracy == "componentwise":
+    if forced and settings.accuracy == "componentwise" and not exact:
         raise ValueError(f"accuracy='componentwise' allows depth 0 only, not {_levels(len(forced))}")
     named = settings.scheme != "auto"
     engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
     numpy_will_do = not (forced or named or engine_asked_for)
-    if numpy_will_do and numpy_is_surely_faster(product.M, product.N, product.K):
+    if numpy_will_do and numpy_is_surely_faster(product.M, product.N, product.K, np.dtype(product.dtype).kind):
         with contextlib.suppress(Inadmissible):
-            reason = "NumPy is faster for thin results, and where M·N·K is below 128³"
+            reason = "NumPy is faster for small products"
+            if has_blas(product.dtype):
+                reason = "NumPy is faster for thin results, and where M·N·K is below 128³"
             return _numpy_plan(product, settings, threads, reason)
 
     if forced is not None:
         choice = candidates((forced,))
-    elif settings.accuracy == "componentwise":
+    elif settings.accuracy == "componentwise" and not exact:
         choice = candidates(((),))
     elif named:
         choice = _depths_of(resolve_scheme(settings.scheme))
@@ -211,6 +224,14 @@ def _engine_facts(
 def _meaningful(levels: tuple[Scheme, ...], dtype: str) -> FlatScheme:
     """The flattened levels; Inadmissible where they leave the range of the dtype, or none of its digits."""
     _sensible(levels)
+    if np.dtype(dtype).kind == "i":
+        flat = flatten(levels, integral=True)
+        if not flat.fits(dtype):
+            raise Inadmissible(
+                f"{'*'.join(s.name for s in levels)} has coefficients that are no integers: products of integers are "
+                "exact, and it can't compute them"
+            )
+        return flat
     flat = flatten(levels)
     if not flat.fits(dtype):
         raise Inadmissible(f"coefficients of {'*'.join(s.name for s in levels)} leave the range of {dtype}")
@@ -257,6 +278,35 @@ def _plan(
     )
 
 
+def _bool_plan(product: Product, settings: Settings, threads: int, blocks_for: BlocksFor) -> Plan:
+    """The plan for OR of ANDs, where there are no levels."""
+    if settings.executor == "numpy":
+        return _numpy_plan(product, settings, threads, "executor='numpy'")
+    if settings.executor == "auto":
+        if numpy_is_surely_faster(product.M, product.N, product.K, "b"):
+            return _numpy_plan(product, settings, threads, "NumPy is faster for small products")
+        try:
+            blocks_for(flatten(()))
+        except Inadmissible as error:
+            return _numpy_plan(product, settings, threads, str(error))
+    return Plan(
+        *product,
+        executor="cpu",
+        levels=(),
+        grid=(1, 1, 1),
+        rank=1,
+        leaf="simd",
+        blocks=None,
+        threads=threads,
+        whole_products=False,
+        workspace_bytes=blocks_for(flatten(()))[1],
+        workspace_limit=settings.workspace_limit,
+        accuracy=settings.accuracy,
+        error_bound=0.0,
+        reason="64 truth values in a word",
+    )
+
+
 def _numpy_bound(product: Product, settings: Settings) -> float:
     kind = np.dtype(product.dtype).kind
     if kind in "fc":
@@ -281,7 +331,7 @@ def _numpy_plan(
         levels=(),
         grid=(1, 1, 1),
         rank=1,
-        leaf="blas" if product.dtype in BLAS_DTYPES else "loops",
+        leaf="blas" if has_blas(product.dtype) else "loops",
         blocks=None,
         threads=threads,
         whole_products=False,

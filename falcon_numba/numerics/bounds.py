@@ -112,7 +112,11 @@ def error_bound(levels: tuple[Scheme, ...], K: int, KC: int, dtype: str, accurac
     dtype : str
     accuracy : {"balanced", "componentwise", "normwise", "estimated"}
         "estimated" has the normwise bound.
+
+    Integers are exact modulo 2^bits.
     """
+    if np.dtype(dtype).kind == "i":
+        return ErrorBound(0.0, 0.0, 0.0, True)
     roundings = FIRST_ORDER * chain(levels, K, KC) * unit_roundoff(dtype)
     tiny = float(np.finfo(dtype).tiny)
     if not levels:
