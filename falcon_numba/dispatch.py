@@ -23,7 +23,7 @@ from .config import Settings
 from .cpu import boolean
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, Scaling, change_blocks, engine_for, scale, scaling_for, table_of
-from .cpu.guard import Magnitudes, magnitudes
+from .cpu.guard import ZERO_EXPONENT, Magnitudes, magnitudes
 from .cpu.opened import is_open, opened, opened_bytes, pieces
 from .cpu.spec import SPECS, KernelSpec
 from .cpu.threads import default_threads
@@ -433,7 +433,8 @@ def _verdict(launch: _Launch, alpha: float, rows: Magnitudes, columns: Magnitude
     if not (rows.finite and columns.finite and math.isfinite(alpha)):
         return "the data are not finite", False
     balanced = launch.plan.accuracy == "balanced"
-    if (min(rows.lowest, columns.lowest) if balanced else min(rows.highest, columns.highest)) < launch.least:
+    smallest = [x.lowest if balanced else x.highest for x in (rows, columns) if x.highest != ZERO_EXPONENT]
+    if min(smallest, default=0) < launch.least:
         return "a row or column is subnormal", False  # no power of two would bring it into the normal range
     growth = math.log2(launch.growth * max(abs(alpha), 1.0))
     if rows.highest + columns.highest + 2 + growth >= launch.most:

@@ -372,3 +372,12 @@ def test_depths_that_make_no_sense():
     )
     with pytest.raises(ValueError, match="growth factor"):
         fn.gemm(one, one, scheme=twice, depth=1)
+
+
+@pytest.mark.parametrize("accuracy", ["balanced", "normwise"])
+def test_operands_of_zeros_are_no_reason_for_the_classical_product(accuracy):
+    x, zeros = np.ones((70, 70), np.float32), np.zeros((70, 70), np.float32)
+    for a, b in ((x, zeros), (zeros, x), (zeros, zeros)):
+        with fn.trace() as plans:
+            assert not fn.gemm(a, b, depth=1, accuracy=accuracy).any()
+        assert [plan.depth for plan in plans] == [1]
