@@ -20,7 +20,10 @@ from measure import PAUSE, Reference, begin, fma_peak, operands, say, write_json
 from peers import available
 from shapes import SETS, Shape
 
+from falcon_numba.lanes import lane_of
+
 FEWEST, MOST = 3, 31  # timings of one contender
+REAL, OTHERS = ("float32", "float64"), ("float16", "complex64", "complex128")
 
 
 def variants(depths: list[int], workspace: str | None, batched: bool) -> list[Contender]:
@@ -52,13 +55,13 @@ def measure(contenders: list[Contender], shape: Shape, dtype: str, pause: float,
     return calls
 
 
-def row(contender: Contender, shape: Shape) -> dict[str, Any]:
+def row(contender: Contender, shape: Shape, dtype: str) -> dict[str, Any]:
     """What the JSON file says of one contender on one line."""
     median = statistics.median(contender.samples)
     data: dict[str, Any] = {
         "ours": contender.ours,
         "seconds": median,
-        "gflops": shape.operations / median / 1e9,
+        "gflops": lane_of(dtype).parts ** 2 * shape.operations / median / 1e9,
         "error": contender.error,
         "samples": contender.samples,
     }
@@ -74,7 +77,8 @@ def row(contender: Contender, shape: Shape) -> dict[str, Any]:
 
 def run(args: argparse.Namespace, data: dict[str, Any]) -> None:
     """All lines of the command line, appended to data["results"] as they are done."""
-    peers = available(tuple(args.peers) if args.peers else None)
+    numpy_alone = not {*args.dtype} <= {*REAL}  # the other peers are called for these alone
+    peers = available(tuple(args.peers) if args.peers else ("numpy",) if numpy_alone else None)
     data["peers"] = {peer.name: peer.label for peer in peers}
     shapes = [Shape.parse(text) for text in args.shapes] if args.shapes else SETS[args.set]
     for dtype in args.dtype:
@@ -82,7 +86,7 @@ def run(args: argparse.Namespace, data: dict[str, Any]) -> None:
         compile_engine(dtype)
         for threads in args.threads:
             set_threads(threads, peers)
-            peak = fma_peak(dtype, threads, min(0.5, args.seconds))
+            peak = fma_peak(lane_of(dtype).dtype, threads, min(0.5, args.seconds))
             data["peak"].setdefault(dtype, {})[str(threads)] = peak
             say(f"{dtype}, {threads} threads: FMA peak {peak:.1f} GFLOP/s")
             for shape in shapes:
@@ -97,13 +101,13 @@ def run(args: argparse.Namespace, data: dict[str, Any]) -> None:
                     "threads": threads,
                     "pause": pause,
                     "calls": calls,
-                    "contenders": {x.name: row(x, shape) for x in contenders},
+                    "contenders": {x.name: row(x, shape, dtype) for x in contenders},
                 }
                 data["results"].append(line)
                 say(must.describe(line, peak))
                 if args.output:
                     write_json(args.output, data)
-            again = fma_peak(dtype, threads, min(0.5, args.seconds))  # a virtual machine's clock drifts
+            again = fma_peak(lane_of(dtype).dtype, threads, min(0.5, args.seconds))  # a virtual machine's clock drifts
             data["peak"][dtype][str(threads)] = max(peak, again)
 
 
@@ -111,7 +115,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=SETS, default="quick", help="shapes, see shapes.py")
     parser.add_argument("--shapes", nargs="+", metavar="N|MxNxK|B*MxNxK", help="these shapes of the set instead of all")
-    parser.add_argument("--dtype", nargs="+", choices=("float32", "float64"), default=["float32"])
+    parser.add_argument("--dtype", nargs="+", choices=REAL + OTHERS, default=["float32"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1])
     parser.add_argument("--depths", nargs="*", type=int, default=None, help="forced depths (default: 0 for squares)")
     parser.add_argument("--workspace", help='also measure auto within this workspace, such as "256 MiB"')

@@ -22,6 +22,7 @@ from falcon_numba.cpu.simd import peek_i64
 from falcon_numba.cpu.spec import SPECS, KernelSpec
 from falcon_numba.cpu.threads import pool
 from falcon_numba.decision.hardware import hardware, isa_family
+from falcon_numba.lanes import lane_of
 from falcon_numba.sysinfo import versions
 
 PAUSE = 0.15  # idle workers of a BLAS spin for tens of milliseconds after a call, on the core of whoever comes next
@@ -92,15 +93,20 @@ def operands(shape: Shape, dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """Random A, B and room for C: always the same numbers for a shape. Never zeros, which CPUs multiply faster."""
     rng = np.random.default_rng(2605)
     lead = () if shape.batch == 1 else (shape.batch,)
-    a = rng.standard_normal((*lead, shape.M, shape.K), dtype=np.dtype(dtype).type)
-    b = rng.standard_normal((*lead, shape.K, shape.N), dtype=np.dtype(dtype).type)
-    return a, b, np.empty((*lead, shape.M, shape.N), dtype)
+    real, parts = lane_of(dtype)
+
+    def random(*size: int) -> np.ndarray:
+        x = rng.standard_normal((*lead, *size[:-1], parts * size[-1]), dtype=np.dtype(real).type)
+        return x.view(dtype) if parts > 1 else x.astype(dtype, copy=False)
+
+    return random(shape.M, shape.K), random(shape.K, shape.N), np.empty((*lead, shape.M, shape.N), dtype)
 
 
 class Reference:
     """A · B in a wider type at some rows and columns of some products, to measure errors against.
 
-    float64 is the reference of float32, longdouble of float64 (80 bits on x86; as wide as float64 on some machines).
+    float64 is the reference of float32 and float16, longdouble of float64 (80 bits on x86; as wide as float64 on some
+    machines), and likewise for complex numbers.
     """
 
     ROWS, COLUMNS = 16, 1024
@@ -110,7 +116,7 @@ class Reference:
         self.products = np.unique([0, len(a) // 2, len(a) - 1])
         self.rows = np.unique(np.linspace(0, a.shape[1] - 1, self.ROWS).astype(int))
         self.columns = np.unique(np.linspace(0, b.shape[2] - 1, self.COLUMNS).astype(int))
-        wide = np.float64 if a.dtype == np.float32 else np.longdouble
+        wide = np.result_type(a, "f8" if lane_of(a.dtype).dtype == "float32" else "g")
         self.values = np.stack(
             [a[p][self.rows].astype(wide) @ b[p][:, self.columns].astype(wide) for p in self.products]
         )

@@ -62,6 +62,7 @@ SETS: dict[str, tuple[Shape, ...]] = {
         *(Shape(1, n, n) for n in (1000, 4096)),
         *(Shape(n, n, 1) for n in (1000, 4096)),  # outer product
     ),
+    "types": (Shape(512, 512, 512), Shape(1024, 1024, 1024), Shape(2048, 2048, 2048)),
     "quick": (Shape(64, 64, 64), Shape(1024, 1024, 1024), Shape(300, 1100, 1500), Shape(32, 32, 32, 20)),
 }
 
@@ -210,6 +211,8 @@ MUST: tuple[Demand, ...] = (
     _of_squares("auto", "float64", 1.12, 3000, 5000, 6500),
     _of_squares("auto", "float64", 1.20, 4096),
     _of_squares("auto", "float64", 1.28, 8192),
+    Demand("auto", "float16", ("types",), _squares(1024), "ratio", 150.0),
+    Demand("auto", "complex128", ("types",), _squares(2048), "ratio", 1.05),
     *(
         Demand("auto", dtype, ("squares", "large"), _squares(*(n for n in SQUARES if n >= least)), "peak", 1.0)
         for dtype, least in _PEAK_FROM.items()

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from .config import config_context, set_config, show_config
     from .cpu.workspace import release as release_workspace
     from .explanation import explain
+    from .gramian import gram
     from .planning import Plan
+    from .powers import matrix_power
     from .tracing import trace
     from .verification import Verification, verify_product
 
@@ -29,7 +31,9 @@ _HOME = {
     "checking": ("ProductCheckWarning", "check_counts"),
     "config": ("config_context", "set_config", "show_config"),
     "explanation": ("explain",),
+    "gramian": ("gram",),
     "planning": ("Plan",),
+    "powers": ("matrix_power",),
     "tracing": ("trace",),
     "verification": ("Verification", "verify_product"),
 }
@@ -48,8 +52,10 @@ __all__ = [
     "config_context",
     "explain",
     "gemm",
+    "gram",
     "load_scheme",
     "matmul",
+    "matrix_power",
     "plan",
     "plan_for",
     "release_workspace",

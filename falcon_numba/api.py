@@ -6,6 +6,7 @@ Both bring their operands into the form of a `Problem` (native byte order, one d
 
 from __future__ import annotations
 
+import functools
 import operator
 from dataclasses import replace
 from math import prod
@@ -14,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import config, dispatch
-from .blas import matrix, need_shape, result_dtypes, run_on_engine, run_through_numpy, scalar_of, sizes
+from .blas import matrix, need_shape, result_dtypes, run_by_steps, run_on_engine, scalar_of, sizes
 from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
 from .integers import NAMES, Lane, lane_for, same_bits
+from .lanes import is_short_float
 from .modular import checked_modulus, reduced, residue_dtype
 from .modular import product as modular_product
 from .modular import scalar as modular_scalar
-from .operands import convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
+from .operands import as_operand, convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
 from .problem import Problem
 from .tracing import record, tracing
 from .ufunc import MATMUL, Call, allocate, understand, wrap
@@ -30,7 +32,9 @@ from .ufunc import MATMUL, Call, allocate, understand, wrap
 if TYPE_CHECKING:
     from .planning import Plan
 
-ENGINE_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+ENGINE_DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
+SINGLE = np.dtype(np.float32)
+HALF_BELOW = 16**3  # multiplications of float16 numbers that NumPy has done before the engine has begun
 
 _ndarray = np.ndarray
 _NoValue: Any = np._NoValue
@@ -52,8 +56,8 @@ def matmul(
 ) -> Any:
     """Matrix product with the semantics of `numpy.matmul`.
 
-    float32, float64, integer and bool products run on this package's engines; every other dtype gives NumPy's own
-    answer.
+    Real and complex numbers of single and double precision, integers, bool, and float16 (in float32, rounded once) run
+    on this package's engines; every other dtype gives NumPy's own answer.
 
     Parameters
     ----------
@@ -139,6 +143,8 @@ def matmul(
     if call is None or call.empty:  # NumPy's own error, or nothing to compute
         return MATMUL(x1, x2, **given)
     lane = lane_for(call.a.dtype, call.b.dtype, call.dtype)
+    if call.dtype.char == "e" and settings.executor == "numpy":
+        lane = None
     if lane is None or lane.exact:  # operands that NumPy multiplies must not be converted before
         if lane is None or call.dtype.kind == "b":
             _need_no_engine(settings, call.dtype)
@@ -155,6 +161,8 @@ def matmul(
 
 def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     """The rule by which a plan would choose NumPy, without making a plan."""
+    if a.dtype.char == b.dtype.char == "e":  # NumPy has no BLAS for float16
+        return a.size * (b.shape[-1] if b.ndim > 1 else 1) < HALF_BELOW
     if a.ndim < 2 or b.ndim < 2:
         return True
     return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind)
@@ -169,7 +177,7 @@ def _lane_plan(M: int, N: int, K: int, dtype: np.dtype, lane: Lane | None, setti
 
 def _run(call: Call, lane: Lane, target: np.ndarray | None, settings: Settings) -> np.ndarray:
     """Compute a valid, non-empty call on an engine; the result has the axes that the caller asked for."""
-    a, b = convert(call.a, lane.operands), convert(call.b, lane.operands)
+    a, b = as_operand(call.a, lane.operands), as_operand(call.b, lane.operands)
     if a.ndim == 1:
         a = a[np.newaxis, :]
     if b.ndim == 1:
@@ -206,14 +214,14 @@ def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
     No `dtype` stands for an operand that brings its own product.
     """
     depth, scheme = settings.depth, settings.scheme
-    exact, vendor = dtype is not None and dtype.kind in "biu", dtype is None or dtype.char in "FD"
+    exact = dtype is not None and dtype.kind in "biu"
     demands = {
         f"executor={settings.executor!r}": settings.executor == "cpu" and not (dtype is not None and dtype.kind == "b"),
         f"depth={depth!r}": depth not in ("auto", 0),
         f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
         f"leaf={settings.leaf!r}": settings.leaf != "auto",
         f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
-        "reproducible=True": settings.reproducible and vendor,
+        "reproducible=True": settings.reproducible and dtype is None,
     }
     for demand, made in demands.items():
         if made:
@@ -276,9 +284,9 @@ def gemm(
 
     Notes
     -----
-    float32, float64, integers and bool run on this package's engines, float16 and bfloat16 are computed there in
-    float32 and rounded once. Integers are exact modulo 2^bits, bool is OR of ANDs. Complex and longer types go through
-    NumPy.
+    Real and complex numbers of single and double precision, integers and bool run on this package's engines; float16,
+    bfloat16 and the 8-bit floats of ml_dtypes are computed there in float32 and rounded once. Integers are exact modulo
+    2^bits, bool is OR of ANDs. Longer types go through NumPy.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,
@@ -359,11 +367,16 @@ def gemm(
     if plan is None and (lane.exact if lane is not None else tracing()) and alpha != 0 and K * M * N:
         chosen = _lane_plan(M, N, K, computed, lane, settings)
     if lane is not None and (chosen is None or plan is not None or chosen.executor == "cpu"):
-        result = run_on_engine(a, b, c, alpha, beta, lane, out=out, settings=settings, plan=plan)
+        run = functools.partial(run_on_engine, lane=lane, settings=settings, plan=plan)
+        if np.imag(alpha) == np.imag(beta) == 0:
+            result = run(a, b, c, alpha, beta, wanted=dtype, out=out)
+        else:
+            product = functools.partial(run, c=None, alpha=1, beta=0, wanted=computed, out=None)
+            result = run_by_steps(a, b, c, alpha, beta, computed, product)
     else:
         if chosen is not None:
             record(chosen)
-        result = run_through_numpy(a, b, c, alpha, beta, computed)
+        result = run_by_steps(a, b, c, alpha, beta, computed)
     if out is None:
         return result.view(dtype) if same_bits(result.dtype, dtype) else result.astype(dtype, copy=False)
     if result is not out:
@@ -391,8 +404,8 @@ def _modular(
 def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
     """The plan that a product of `a` and `b` would run: of `gemm` for two matrices, else of `matmul`.
 
-    Only shapes and dtypes are looked at, but for float32 and float64 with ``accuracy="estimated"``: then the data are,
-    too, and `Plan.error_estimate` is what was found.
+    Only shapes and dtypes are looked at, but for what runs on an engine with ``accuracy="estimated"``: then the data
+    are, too, and `Plan.error_estimate` is what was found. The plan of short floats is that of float32.
 
     Parameters
     ----------
@@ -429,7 +442,8 @@ def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N"
 
 def _plan_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, options: dict[str, Any]) -> Plan:
     """The plan for operands; of C only shape and dtype count."""
-    settings, (M, N), K, dtype = config.resolve(**options), c.shape[-2:], a.shape[-1], c.dtype
+    settings, (M, N), K = config.resolve(**options), c.shape[-2:], a.shape[-1]
+    dtype = SINGLE if is_short_float(c.dtype) else c.dtype
     if settings.accuracy != "estimated" or dtype not in ENGINE_DTYPES or 0 in (*c.shape, K):
         return plan_for(M, N, K, dtype, batch=prod(c.shape[:-2]), **options)
     a, b = (np.broadcast_to(convert(x, dtype), c.shape[:-2] + x.shape[-2:]) for x in (a, b))
@@ -456,7 +470,9 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
         if whole[name] < 1:
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
-    lane = lane_for(dtype, dtype, dtype)
+    lane = None if is_short_float(dtype) else lane_for(dtype, dtype, dtype)
+    if is_short_float(dtype):
+        dtype, lane = SINGLE, lane_for(SINGLE, SINGLE, SINGLE)
     if lane is None or dtype.kind == "b":
         _need_no_engine(settings, dtype)
     plan = _lane_plan(whole["M"], whole["N"], whole["K"], dtype, lane, settings, whole["batch"])

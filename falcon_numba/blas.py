@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from . import dispatch
 from .config import Settings
 from .integers import Lane, signed
-from .operands import convert, overlap, same_view, writable_in_place
+from .lanes import is_short_float
+from .operands import as_operand, convert, overlap, same_view, writable_in_place
 from .problem import Problem
 from .ufunc import MATMUL
 
@@ -69,16 +71,11 @@ def _result_dtypes(
     if not np.can_cast(natural, dtype, "same_kind"):
         raise TypeError(f"a product of {natural} does not cast to {dtype} under the rule 'same_kind'")
     lane = np.result_type(natural, dtype)
-    if _is_short_float(lane):
+    if is_short_float(lane):
         lane = np.dtype(np.float32)
     elif lane.kind not in "biufcO":
         raise TypeError(f"there is no matrix product of dtype {lane}")
     return lane, dtype
-
-
-def _is_short_float(dtype: np.dtype) -> bool:
-    """float16, and bfloat16 and the 8-bit floats of ml_dtypes, which NumPy knows by name only."""
-    return dtype.kind in "fV" and dtype.itemsize <= 2 and dtype.name.startswith(("float", "bfloat"))
 
 
 def scalar_of(name: str, value: Any, dtype: np.dtype) -> Any:
@@ -114,16 +111,20 @@ def run_on_engine(
     alpha: Any,
     beta: Any,
     lane: Lane,
+    wanted: np.dtype,
     *,
     out: np.ndarray | None,
     settings: Settings,
     plan: Plan | None,
 ) -> np.ndarray:
-    """The result in `lane`: `out` itself where the engine may write there, else a new array."""
+    """The result, `wanted` as a short float or still in its lane: `out` itself where the engine may write there, else a
+    new array."""
     M, N, K = sizes(a, b)
     dtype = lane.result
-    alpha, beta = (signed(x, dtype) if dtype.kind == "i" else float(x) for x in (alpha, beta))
+    alpha, beta = (signed(x, dtype) if dtype.kind == "i" else float(np.real(x)) for x in (alpha, beta))
     idle = alpha == 0 or 0 in (M, N, K)
+    if is_short_float(wanted) and not idle and (c is None or beta == 0 or c.dtype == wanted):
+        dtype = wanted  # rounded as it leaves the engine
     # A refused plan must leave `out` untouched, so C is not copied there beforehand: only out=c saves the new array.
     in_place = (
         out is not None
@@ -136,7 +137,7 @@ def run_on_engine(
     if c is not None and beta != 0 and not in_place:
         np.copyto(target, c, casting="unsafe")
     if not idle:
-        a, b = convert(a, lane.operands), convert(b, lane.operands)
+        a, b = as_operand(a, lane.operands), as_operand(b, lane.operands)
         dispatch.execute(Problem(a, b, target, alpha, beta, lane.headroom), settings, plan)
     elif beta == 0:
         target[...] = 0
@@ -145,13 +146,20 @@ def run_on_engine(
     return result
 
 
-def run_through_numpy(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray | None, alpha: Any, beta: Any, lane: np.dtype
+def run_by_steps(
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray | None,
+    alpha: Any,
+    beta: Any,
+    lane: np.dtype,
+    product: Callable[[np.ndarray, np.ndarray], np.ndarray] = MATMUL,
 ) -> np.ndarray:
+    """The result in `lane`, NumPy doing what is to be done beside a `product`."""
     if alpha == 0:
         result = np.zeros((a.shape[0], b.shape[1]), lane)
     else:
-        result = MATMUL(convert(a, lane), convert(b, lane))
+        result = product(convert(a, lane), convert(b, lane))
         if alpha != 1:
             result = np.multiply(result, alpha, out=result)
     if beta != 0 and c is not None:

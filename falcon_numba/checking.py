@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -17,8 +18,6 @@ from .numerics.ring import ring_test
 from .planning import Plan
 from .problem import Problem
 from .verification import ROUNDS, ROWS, allowance_of
-
-CALLER = 5  # frames from `repaired` through `dispatch.execute` and two functions of the interface to its caller
 
 _lock = threading.Lock()
 _products = _failures = 0
@@ -95,9 +94,17 @@ def repaired(
         f"{products} failed the residual test ({first}) and {'was' if len(failures) == 1 else 'were'} computed again "
         "by NumPy. Please report it: this is a fault of falcon_numba, or of the machine",
         ProductCheckWarning,
-        stacklevel=CALLER,
+        stacklevel=_frames_to_caller(),
     )
     return [_numpy_plan(plan, failures[i]) if i in failures else plan for i, plan in enumerate(plans)]
+
+
+def _frames_to_caller() -> int:
+    """The `stacklevel` of whoever has called this package."""
+    package, frame, level = __name__.partition(".")[0], sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _failure(one: Problem, old: np.ndarray | None, plan: Plan, rng: np.random.Generator) -> str:

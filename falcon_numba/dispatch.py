@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numba
 import numpy as np
 
+from . import symmetric
 from .algorithms import FlatScheme, flatten, resolve_scheme
 from .checking import repaired
 from .config import Settings
@@ -23,6 +24,7 @@ from .cpu import boolean
 from .cpu.blocking import Blocks, choose_blocks, default_limit
 from .cpu.engine import Engine, Scaling, change_blocks, engine_for, scale, scaling_for, table_of
 from .cpu.guard import ZERO_EXPONENT, Magnitudes, magnitudes
+from .cpu.opened import is_open, opened, opened_bytes, pieces
 from .cpu.spec import SPECS, KernelSpec
 from .cpu.threads import default_threads
 from .cpu.workspace import reserve
@@ -30,6 +32,7 @@ from .decision.hardware import isa_family
 from .decision.predict import Product, whole_products
 from .decision.select import select
 from .estimation import fastest_within
+from .lanes import lane_of
 from .numerics.bounds import SPREAD, error_bound
 from .operands import convert
 from .planning import Plan
@@ -59,7 +62,8 @@ def plan_product(
     M, N, K : int
         At least 1.
     dtype : dtype_like
-        float32, float64, int64, int32 and int16 (results of 32 bits) may run on the engine, others run through NumPy.
+        Of the arithmetic: real and complex numbers of single and double precision, int64, int32, int16 (results of 32
+        bits) and bool may run on the engine, others run through NumPy.
     settings : Settings
     batch : int
         Equal products.
@@ -84,7 +88,7 @@ def _plan(M: int, N: int, K: int, batch: int, dtype: Any, settings: Settings, th
     blocks_for: Any = functools.partial(_blocks_within, headroom, product, settings.workspace_limit, threads)
     if product.dtype == "bool":
         blocks_for = functools.partial(_bool_workspace, product, settings.workspace_limit, threads)
-    plan = select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.dtype)))
+    plan = select(product, settings, threads, blocks_for, SPECS.get((isa_family(), product.lane.dtype)))
     return plan if headroom == math.inf else replace(plan, headroom=headroom)
 
 
@@ -123,6 +127,10 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
     without a limit of the user's it does.
     """
     _need_compiler()
+    copies = opened_bytes(product)
+    if limit is not None and (limit := limit - copies) <= 0:
+        raise Inadmissible(f"the real copies of complex operands need {copies} bytes, more than workspace_limit allows")
+    product = product.lane
     M, N, K, _, dtype = product
     spec = _spec(dtype)
     teams = threads if whole_products(product, threads) else 1
@@ -131,7 +139,7 @@ def _blocks(product: Product, limit: int | None, threads: int, scheme: FlatSchem
         limit = default_limit(M, N, K, spec.itemsize, threads)
     blocks = choose_blocks(spec, scheme, M, N, K, threads, teams, limit)
     turned = choose_blocks(spec, scheme.transposed, N, M, K, threads, teams, limit)
-    return blocks, max(blocks.workspace(threads, teams), turned.workspace(threads, teams), classical)
+    return blocks, copies + max(blocks.workspace(threads, teams), turned.workspace(threads, teams), classical)
 
 
 def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> Plan:
@@ -155,6 +163,39 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
     ValueError
         A `plan` for another product, or options that can't be met; nothing was written.
     """
+    if plan is None and symmetric.is_symmetric(problem) and symmetric.is_free(settings):
+        ran = symmetric.run(problem, settings, plan_product, execute_general)
+        if ran is not None:
+            return ran
+        M, N, K = problem.mnk
+        plan = plan_product(M, N, K, problem.c.dtype, replace(settings, executor="numpy"))
+        plan = replace(plan, reason="NumPy's product of a matrix and its transpose computes half of it, and is faster")
+    return execute_general(problem, settings, plan)
+
+
+def execute_general(problem: Problem, settings: Settings, plan: Plan | None = None) -> Plan:
+    """`execute` that doesn't look whether B is Aᵀ."""
+    if not is_open(problem):
+        complex_ = lane_of(problem.c.dtype).parts > 1
+        if not complex_ or (plan is None and settings.accuracy == "estimated"):
+            return _execute_opened(problem, settings, plan)
+    return _execute(problem, settings, plan)
+
+
+def _execute_opened(problem: Problem, settings: Settings, plan: Plan | None) -> Plan:
+    """`execute` for operands that are converted whatever will compute the product."""
+    ran: list[Plan] = []
+    threads = settings.threads or default_threads() if plan is None else plan.threads
+    for piece in pieces(problem):
+        with trace() as plans, opened(piece, threads) as real:
+            _execute(real, settings, plan)
+        ran += plans
+    for one in ran:
+        record(_of_complex(one) if lane_of(problem.c.dtype).parts > 1 else one)
+    return ran[-1]
+
+
+def _execute(problem: Problem, settings: Settings, plan: Plan | None) -> Plan:
     M, N, K = problem.mnk
     batch = math.prod(problem.c.shape[:-2])
     dtype, headroom = problem.a.dtype, problem.headroom
@@ -184,7 +225,11 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
 def plan_for_data(problem: Problem, settings: Settings) -> Plan:
     """The plan that `execute` would follow for these operands; C is not read."""
     if settings.accuracy == "estimated":
-        return _estimated(problem, settings)[0]
+        if is_open(problem):
+            return _estimated(problem, settings)[0]
+        with opened(problem, settings.threads or default_threads(), only_reads=True) as real:
+            plan = _estimated(real, settings)[0]
+        return _of_complex(plan) if lane_of(problem.c.dtype).parts > 1 else plan
     M, N, K = problem.mnk
     return plan_product(M, N, K, problem.c.dtype, settings, math.prod(problem.c.shape[:-2]))
 
@@ -241,6 +286,8 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
         _run_numpy(problem)
         record(plan)
         return plan
+    if lane_of(plan.dtype).parts > 1:
+        return _run_complex(problem, plan)
     if plan.dtype == "bool":
         boolean.run(problem, plan.threads)
         record(plan)
@@ -261,6 +308,33 @@ def _run(problem: Problem, plan: Plan, found: Found | None = None) -> Plan:
     launch.run(table, problem.alpha, problem.beta)
     record(plan)
     return plan
+
+
+def _run_complex(problem: Problem, plan: Plan) -> Plan:
+    """Run a plan of the engine as that of a real product; see `cpu.convert`."""
+    last = plan
+    for piece in pieces(problem):
+        real_plan = _of_real(plan, math.prod(piece.c.shape[:-2]))
+        with trace() as ran, opened(piece, plan.threads) as real:
+            _run(real, real_plan)
+        for one in ran:
+            last = plan if one is real_plan else _of_complex(one)
+            record(last)
+    return last
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_real(plan: Plan, batch: int) -> Plan:
+    """The plan for the real product of a complex one, the ranking aside."""
+    lane = Product(plan.M, plan.N, plan.K, batch, plan.dtype).lane
+    return replace(plan, **lane._asdict(), error_bound=plan.error_bound / lane_of(plan.dtype).parts, ranking=None)
+
+
+@functools.lru_cache(maxsize=1024)
+def _of_complex(plan: Plan) -> Plan:
+    """The inverse of `_of_real`."""
+    dtype = "complex64" if plan.dtype == "float32" else "complex128"
+    return replace(plan, N=plan.N // 2, K=plan.K // 2, dtype=dtype, error_bound=2 * plan.error_bound)
 
 
 def _run_numpy(problem: Problem) -> None:

@@ -39,9 +39,12 @@ class Lane(NamedTuple):
 
 
 INT16, INT32, INT64 = (np.dtype(x) for x in ("int16", "int32", "int64"))
-_OTHERS = {np.dtype(x): Lane(np.dtype(x), np.dtype(x)) for x in ("float32", "float64", "bool")}
+_OTHERS = {
+    np.dtype(x): Lane(np.dtype(x), np.dtype(x))
+    for x in ("float32", "float64", "complex64", "complex128", "float16", "bool")  # see `lanes` for some of them
+}
 _WRAPPING = {8: Lane(INT64, INT64), 4: Lane(INT32, INT32), 2: Lane(INT16, INT32), 1: Lane(INT16, INT32)}  # by itemsize
-NAMES = "float32, float64, integers and (without schemes) bool"
+NAMES = "real and complex numbers of single and double precision, short floats, integers and (without schemes) bool"
 
 
 @functools.cache

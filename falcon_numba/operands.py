@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .integers import same_bits
+from .lanes import SINGLE, is_short_float, lane_of
 
 _FOREIGN = ("__array__", "__array_interface__", "__array_struct__", "__dlpack__", "__cuda_array_interface__")
 _PLAIN = frozenset({np.ndarray, list, tuple, bool, int, float, complex, type(None)})
@@ -88,6 +89,13 @@ def convert(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
         return x.astype(dtype)
     once = x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides)]
     return np.broadcast_to(once.astype(dtype), x.shape)
+
+
+def as_operand(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`x` as an operand of a product in `dtype`: converted, unless it is a short float that an engine widens itself."""
+    if x.dtype != dtype and is_short_float(x.dtype) and lane_of(dtype) == SINGLE:
+        dtype = x.dtype.newbyteorder("=")
+    return convert(x, dtype)
 
 
 def overlap(x: np.ndarray, y: np.ndarray) -> bool:

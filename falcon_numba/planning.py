@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .lanes import lane_of
+
 if TYPE_CHECKING:
     from .algorithms import Scheme
     from .cpu.blocking import Blocks
@@ -24,7 +26,8 @@ class Plan:
     M, N, K, batch : int
         (M × K) by (K × N), `batch` times.
     dtype : str
-        Of the arithmetic and the result.
+        Of the arithmetic and the result; of complex products `grid`, `blocks` and `threads` are those of the real
+        product (M × 2K) by (2K × 2N) that the engine computes.
     executor : {"cpu", "numpy"}
         This library's engine, or NumPy's BLAS.
     levels : tuple of Scheme
@@ -47,7 +50,8 @@ class Plan:
     accuracy : str
         The contract.
     error_bound : float
-        Proven: every |Ĉ − C| is at most this times |alpha|·K·max|A|·max|B|, the last rounding aside.
+        Proven: every |Ĉ − C| is at most this times |alpha|·K·max|A|·max|B|, the last rounding aside. For complex
+        numbers it holds for real and imaginary parts, by magnitudes of real and imaginary parts.
     reason : str
     seconds : float
         Predicted by the roofline model; NaN where nothing was predicted.
@@ -103,7 +107,7 @@ class Plan:
         if self.blocks is None:
             return 1
         b = self.blocks
-        inner = -(-self.K // self.grid[1])
+        inner = -(-lane_of(self.dtype).parts * self.K // self.grid[1])
         return math.ceil(inner / (b.KC * b.CHUNKS)) * math.ceil(self.rank / b.PRODUCTS)
 
     def check(self, M: int, N: int, K: int, batch: int, dtype: str, headroom: float = math.inf) -> None:
@@ -142,8 +146,10 @@ class Plan:
         if self.checked:
             rows.append(("check", "residual test after the product, in O(n²); NumPy computes again what fails it"))
         if not math.isnan(self.seconds):
-            rate = 2 * self.M * self.N * self.K * self.batch / self.seconds / 1e9
-            rows.append(("predicted", f"{milliseconds(self.seconds)}, {rate:.0f} GFLOP/s effective (2·M·N·K / time)"))
+            each = 2 * lane_of(self.dtype).parts ** 2
+            rate = each * self.M * self.N * self.K * self.batch / self.seconds / 1e9
+            what = f"{rate:.0f} GFLOP/s effective ({each}·M·N·K / time)"
+            rows.append(("predicted", f"{milliseconds(self.seconds)}, {what}"))
         return [*rows, ("why", self.reason)]
 
     def others(self) -> list[tuple[str, ...]]:
@@ -168,10 +174,11 @@ class Plan:
         if not self.levels:
             return "classical, depth 0"
         m, k, n = self.grid
-        h, d, w = -(-self.M // m), -(-self.K // k), -(-self.N // n)
+        parts = lane_of(self.dtype).parts
+        h, d, w = -(-self.M // m), -(-parts * self.K // k), -(-parts * self.N // n)
         return (
             f"{self.scheme} (depth {self.depth}), ⟨{m},{k},{n};{self.rank}⟩: A in {m} × {k} blocks, B in {k} × {n}; "
-            f"{self.rank} products of {h} × {d} by {d} × {w} blocks instead of {m * k * n}"
+            f"{self.rank} products of {h} × {d} by {d} × {w} {'real ' if parts > 1 else ''}blocks instead of {m * k * n}"
         )
 
     def _accuracy(self) -> str:

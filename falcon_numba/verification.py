@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .algorithms import levels_growth
+from .lanes import lane_of
 from .numerics.bounds import FIRST_ORDER, error_bound, unit_roundoff
 from .numerics.residual import Allowance, Finding, residual_test
 from .numerics.ring import ring_test
@@ -179,7 +180,9 @@ def allowance_of(plan: Plan) -> Allowance:
     blocks, dtype = plan.blocks, plan.dtype
     if blocks is None:
         return classical_allowance(plan.K, unit_roundoff(dtype), np.dtype(dtype))
-    bound = error_bound(plan.levels, plan.K, blocks.KC, dtype, "componentwise")
+    dtype, parts = lane_of(dtype)
+    K = parts * plan.K
+    bound = error_bound(plan.levels, K, blocks.KC, dtype, "componentwise")
     u, largest = unit_roundoff(dtype), float(np.finfo(dtype).max)
     if not plan.levels:
         return Allowance(bound.factor, u, bound.underflow, largest, plan.passes)
@@ -187,7 +190,7 @@ def allowance_of(plan: Plan) -> Allowance:
     # L is less than k times as large, and e is more than k².
     k = plan.grid[1]
     growth = float(levels_growth(plan.levels)) * k
-    roundings = bound.factor / (growth * -(-plan.K // k))
+    roundings = bound.factor / (growth * -(-K // k))
     balanced = plan.accuracy == "balanced"
     return Allowance(roundings, u, bound.underflow, largest, plan.passes, plan.grid, growth, balanced)
 

@@ -59,7 +59,7 @@ def test_definition(dtypes, trans, data, sizes, scalars):
     )
     expected = wrapped(exact(op_a, op_b, c, alpha, beta), dtype)
     keywords = {"alpha": alpha, "beta": beta, "trans_a": trans[0], "trans_b": trans[1]}
-    on_engine = dtype in (np.float16, np.float32, np.float64)
+    on_engine = dtype.char in "efdFD"
     for options in ({}, CPU) if on_engine else ({},):
         got = gemm(a, b, c, **keywords, **options)
         assert type(got) is np.ndarray and got.dtype == dtype and got.flags.c_contiguous
@@ -105,7 +105,7 @@ def test_overlap_reads_as_if_copied_first(data, dtype, scalars):
 @pytest.mark.parametrize("options", [{}, CPU], ids=["auto", "cpu"])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "c16", "g"])
 def test_beta_zero_never_reads_c_and_alpha_zero_neither_a_nor_b(dtype, options):
-    options = options if dtype in ("f4", "f8", "f2") else {}
+    options = options if dtype != "g" else {}
     nan = np.full((5, 5), np.nan, dtype)
     one = np.ones((5, 5), dtype)
     for c in (nan, nan.copy()):
@@ -305,7 +305,7 @@ def test_a_plan_and_options_that_decide_one_exclude_each_other(option):
         gemm(ONE.astype(int), ONE.astype(int), plan=made)
 
 
-@pytest.mark.parametrize("dtype", ["c16", "g"])
+@pytest.mark.parametrize("dtype", ["G", "g"])
 def test_dtypes_without_engine_refuse_to_pretend(dtype):
     with pytest.raises(TypeError, match="executor='cpu' cannot be honoured for dtype"):
         gemm(ONE.astype(dtype), ONE.astype(dtype), **CPU)
@@ -330,7 +330,7 @@ def test_plan_describes_the_product():
         (lambda: plan_for(0, 1, 1), ValueError, "M=0"),
         (lambda: plan_for(1, 1, 1, batch=0), ValueError, "batch=0"),
         (lambda: plan_for(1, 2.5, 1), TypeError, None),
-        (lambda: plan_for(1, 1, 1, "c8", executor="cpu"), TypeError, "executor='cpu' cannot"),
+        (lambda: plan_for(1, 1, 1, "g", executor="cpu"), TypeError, "executor='cpu' cannot"),
         (lambda: plan_for(1, 1, 1, depht=1), TypeError, "did you mean 'depth'"),
         (lambda: plan(ONE, np.ones((4, 4))), ValueError, "inner sizes differ"),
         (lambda: plan(np.ones((2, 3, 3)), ONE, trans_a="T"), ValueError, "two matrices"),

@@ -2,7 +2,8 @@
 
 The tests are read from the installed NumPy. Their source is taken as it is, except that every ``x @ y`` and
 ``x @= y`` becomes a call, and that they see this package's function where NumPy's would stand. Everything runs twice:
-as a user would call it, and with the CPU engine forced wherever the loop has one: float32, float64, integers and bool.
+as a user would call it, and with the CPU engine forced wherever there is one for the loop's dtype; what such a call
+computes must then have run there.
 
 Left out, since neither is about the function but about which method Python's ``@`` operator asks:
 
@@ -53,12 +54,12 @@ def forced(x1, x2, /, *args, **kwargs):
         )[2]
     except TypeError:
         loop = None
-    if loop is None or not (loop.kind in "biu" or loop.char in "fd"):
+    if loop is None or not (loop.kind in "biu" or loop.char in "efdFD"):
         return matmul(x1, x2, *args, **kwargs)
     with trace() as plans:
         result = matmul(x1, x2, *args, executor="cpu", **kwargs)
+    assert all(plan.executor == "cpu" for plan in plans)
     if plans:  # not of empty products
-        assert plans[0].executor == "cpu"
         on_engine_dtypes.add(loop.name)
     return result
 
@@ -141,7 +142,7 @@ def test_numpy_tests_called_this_package(stand):
     assert len(engine_calls) > 100
     if stand is on_engine:
         assert on_engine_dtypes >= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-        assert on_engine_dtypes >= {"float32", "float64", "bool"}
+        assert on_engine_dtypes >= {"float16", "float32", "float64", "complex64", "complex128", "bool"}
 
 
 def test_left_out_is_short_and_real():

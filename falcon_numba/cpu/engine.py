@@ -196,6 +196,7 @@ def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
         row[first + 1] = x.strides[-2] if rows > 1 else x.itemsize
         row[first + 2] = x.strides[-1] if columns > 1 else x.itemsize
     row[w.SIZE_M], row[w.SIZE_N], row[w.SIZE_K] = problem.mnk
+    row[w.LOWER] = problem.lower
     row[BLOCK_SIZES] = _block_sizes(blocks)
     table = np.array(row, np.int64, ndmin=2)
     shape = problem.c.shape[:-2]

@@ -47,11 +47,13 @@ from .sync import barrier, next_ticket, reset_tickets, share
 
 # Columns of the table of products, one row of int64 each. Addresses; steps in bytes; sizes of the whole matrices;
 # scale factors and exponents (addresses, 0 where there are none); where all of B lies packed already (0: pack it on
-# the way; with A = 0: pack it there and do no more); block sizes.
+# the way; with A = 0: pack it there and do no more); block sizes; of a classical product of which only the lower
+# triangle is wanted the columns to a row (0: everything is).
 A, A_ROW, A_COL, B, B_ROW, B_COL, C, C_ROW, C_COL = range(9)
 SIZE_M, SIZE_N, SIZE_K, A_SCALE, B_SCALE, A_EXPONENT, B_EXPONENT = range(9, 16)
 B_PACKED, BLOCK_KC, BLOCK_CHUNKS, BLOCK_MA, BLOCK_MC, BLOCK_NC, BLOCK_N2 = range(16, 23)
-COLUMNS = 23
+LOWER = 23
+COLUMNS = 24
 
 STREAM_BYTES = 2**20  # packed operands larger than this bypass the caches
 MOST_PIECES = 8  # for each thread, where blocks don't ask for more
@@ -216,12 +218,12 @@ def make_worker(spec: KernelSpec, portable: bool):
 
     @part
     def macrokernel(sizes, a, b, next_a, next_b, unpacked, span, sums, ends, out, scales):
-        """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K.
+        """2nd and 1st loop: all tiles of Ã_r · B̃_r for one chunk of K, or those not above the diagonal of C.
 
         Whole tiles end in C where `ends` says so, the others in the sums. Prefetches what of packed A and B comes next
         and, on the way, bytes span[0] … span[1] of a pair of `unpacked` matrices.
         """
-        rows, columns, kb = sizes
+        rows, columns, kb, lower, row, column = sizes
         tiles, panels = (rows + MR - 1) // MR, (columns + NR - 1) // NR
         panel, sliver, steps = panel_of(kb), sliver_of(kb), steps_of(kb)
         prefetched = max(1, kb // (4 * DOT)) * 64  # bytes that one tile prefetches
@@ -230,7 +232,8 @@ def make_worker(spec: KernelSpec, portable: bool):
             here, broad = b + jr * panel, min(NR, columns - jr * NR)
             ahead = here + panel if jr + 1 < panels else next_b
             done = 0
-            for ir in range(tiles):
+            above = ((column + jr * NR) // lower - row) // MR if lower else 0  # tiles that lie above the diagonal
+            for ir in range(max(above, 0), tiles):
                 index, high = jr * tiles + ir, min(MR, rows - ir * MR)
                 line_a, step_a, x = next_a, 0, span[0] + index * prefetched
                 if index >= start:
@@ -436,7 +439,8 @@ def make_worker(spec: KernelSpec, portable: bool):
                                     adds = (inner_reached if nested or s == 0 else ones).ctypes.data + 8 * t
                                     to = (ends if s + kb == kf else nowhere).ctypes.data + 8 * t
                                     y0, y1 = share(ahead_1 - ahead_0, call, calls)
-                                    span, sizes = (ahead_0 + y0, ahead_0 + y1), (rows, columns, kb)
+                                    span = ahead_0 + y0, ahead_0 + y1
+                                    sizes = rows, columns, kb, p[LOWER], ic, jn
                                     sums = (count, where, coefs, adds)
                                     macrokernel(
                                         sizes, here, b, next_a, next_b, unpacked, span, sums, to, out, out_scales

@@ -1,7 +1,8 @@
 """Memory for packed operands and targets.
 
 A run never shares its workspace. The last one released is kept for the next run, since touching fresh pages costs more
-than combining; `release` gives it back to the system.
+than combining; `release` gives it back to the system. Converted operands have a shelf of their own, since a run borrows
+its workspace while they are lent.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 ALIGN = 64
 
@@ -23,13 +25,22 @@ class _Buffer:
         self.address = -(-self._memory.ctypes.data // ALIGN) * ALIGN
         self.nbytes = nbytes
 
+    def array(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
+        """An array `offset` bytes from `address` on."""
+        first = self.address - self._memory.ctypes.data + offset
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return self._memory[first : first + size].view(dtype).reshape(shape)
 
-# At most one. Its append and pop need no lock, which a forked child could find taken.
+
+# At most one each. Append and pop need no lock, which a forked child could find taken.
 _spare: deque[_Buffer] = deque(maxlen=1)
+CONVERTED: deque[_Buffer] = deque(maxlen=1)
 
 
 class borrow:
     """Context manager: the address of `nbytes` bytes, aligned to a cache line, while the context lasts.
+
+    They come from a shelf, and go back there.
 
     Raises
     ------
@@ -37,24 +48,24 @@ class borrow:
         From NumPy, before anything is computed.
     """
 
-    __slots__ = ("_buffer", "_nbytes")
+    __slots__ = ("_nbytes", "_shelf", "buffer")
 
-    def __init__(self, nbytes: int):
-        self._nbytes = nbytes
+    def __init__(self, nbytes: int, shelf: deque[_Buffer] = _spare):
+        self._nbytes, self._shelf = nbytes, shelf
 
     def __enter__(self) -> int:
         try:
-            buffer = _spare.pop()
+            buffer = self._shelf.pop()
         except IndexError:
             buffer = None
         if buffer is None or buffer.nbytes < self._nbytes:
             buffer = None  # freed before the larger one is made
             buffer = _Buffer(self._nbytes)
-        self._buffer = buffer
+        self.buffer = buffer
         return buffer.address
 
     def __exit__(self, *_: object) -> None:
-        _spare.append(self._buffer)
+        self._shelf.append(self.buffer)
 
 
 def reserve(nbytes: int) -> None:
@@ -72,3 +83,4 @@ def reserve(nbytes: int) -> None:
 def release() -> None:
     """Give the workspace kept between runs back to the system."""
     _spare.clear()
+    CONVERTED.clear()

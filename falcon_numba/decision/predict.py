@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..algorithms import Scheme
+from ..lanes import lane_of
 from . import constants, roofline
 from .candidates import Candidates
 from .hardware import hardware
@@ -30,6 +31,12 @@ class Product(NamedTuple):
     K: int
     batch: int
     dtype: str
+
+    @property
+    def lane(self) -> Product:
+        """The real product that an engine computes for it."""
+        dtype, parts = lane_of(self.dtype)
+        return Product(self.M, parts * self.N, parts * self.K, self.batch, dtype)
 
 
 class Kernel(Protocol):
@@ -62,6 +69,8 @@ class Question(NamedTuple):
     kernel : Kernel
     rates, single : Rates
         With the threads that may be used, and with one.
+    opening : float
+        Seconds until operands that have to be converted are ready for the engine.
     """
 
     product: Product
@@ -70,6 +79,7 @@ class Question(NamedTuple):
     kernel: Kernel
     rates: Rates
     single: Rates
+    opening: float = 0.0
 
 
 def size_of(M: int, N: int, K: int) -> float:
@@ -97,7 +107,7 @@ def _machine(kernel: Kernel, rates: Rates, teams: int) -> roofline.Machine:
 
 def engine_times(question: Question) -> np.ndarray:
     """Stages of all candidates, shape (candidates, roofline.COLUMNS): see there."""
-    product, (_, table), _, kernel, rates, _ = question
+    product, (_, table), _, kernel, rates, *_ = question
     M, N, K, batch, _ = product
     out = np.empty((len(table), roofline.COLUMNS))
     teams = rates.threads if whole_products(product, rates.threads) else 1
@@ -105,6 +115,14 @@ def engine_times(question: Question) -> np.ndarray:
     if np.dtype(product.dtype).kind == "i":  # no data are dangerous
         out[:, roofline.GUARD] = 0
     return out
+
+
+def opening_seconds(product: Product, rates: Rates) -> float:
+    """What it takes to make a complex B the real one that A's pairs multiply: read once, written twice."""
+    if lane_of(product.dtype).parts == 1:
+        return 0.0
+    moved = 3 * product.batch * product.K * product.N * np.dtype(product.dtype).itemsize
+    return rates.start + moved / rates.copy
 
 
 def has_blas(dtype: str) -> bool:
@@ -165,7 +183,7 @@ def in_order(question: Question) -> list[tuple[float, Levels | None]]:
 
     Preferred is the one of fewest levels among the fastest.
     """
-    seconds = engine_times(question)[:, : len(roofline.STAGES)].sum(axis=1).tolist()
+    seconds = (engine_times(question)[:, : len(roofline.STAGES)].sum(axis=1) + question.opening).tolist()
     found: list[tuple[float, Levels | None]] = list(zip(seconds, question.candidates.levels, strict=True))
     if question.with_numpy:
         found.append((numpy_seconds(question.product, question.rates, question.single), None))

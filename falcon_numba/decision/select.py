@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..algorithms import FlatScheme, Scheme, flatten, levels_growth, resolve_scheme
+from ..lanes import lane_of
 from ..numerics.bounds import error_bound, unit_roundoff
 from ..planning import Plan
 from ..problem import Inadmissible
 from .candidates import Candidates, auto_candidates, candidates
 from .hardware import hardware
-from .predict import Kernel, Product, Question, has_blas, in_order, numpy_is_surely_faster, whole_products
+from .predict import (
+    Kernel,
+    Product,
+    Question,
+    has_blas,
+    in_order,
+    numpy_is_surely_faster,
+    opening_seconds,
+    whole_products,
+)
 from .ranking import Ranking, name_of
 from .rates import default_rates, rates_for
 
@@ -144,11 +154,13 @@ def select(
     else:
         choice = auto_candidates()
     # What is reproducible must not depend on what this machine measured, nor on the number of threads.
+    lane = product.lane
     if settings.reproducible:
-        rates = single = default_rates(product.dtype, 1, hardware())
+        rates = single = default_rates(lane.dtype, 1, hardware())
     else:
-        rates, single = rates_for(product.dtype, threads), rates_for(product.dtype, 1)
-    question = Question(product, choice, numpy_will_do, kernel, rates, single)
+        rates, single = rates_for(lane.dtype, threads), rates_for(lane.dtype, 1)
+    opening = opening_seconds(product, rates)
+    question = Question(lane, choice, numpy_will_do, kernel, rates, single, opening)
     check = functools.partial(_check, product, settings, blocks_for)
     make = functools.partial(_plan, product, settings, threads, blocks_for, Ranking(question, check))
     order = in_order(question)
@@ -200,9 +212,10 @@ def _check(
 def _engine_facts(
     product: Product, settings: Settings, blocks_for: BlocksFor, levels: tuple[Scheme, ...]
 ) -> tuple[float, Blocks, int]:
-    flat = _meaningful(levels, product.dtype)
+    lane, parts = product.lane, lane_of(product.dtype).parts
+    flat = _meaningful(levels, lane.dtype)
     blocks, workspace = blocks_for(flat)
-    bound = error_bound(levels, product.K, blocks.KC, product.dtype, settings.accuracy).relative
+    bound = parts * error_bound(levels, lane.K, blocks.KC, lane.dtype, settings.accuracy).relative
     _admit(bound, settings, f"depth {len(levels)}")
     return bound, blocks, workspace
 
@@ -253,7 +266,7 @@ def _plan(
         leaf="portable" if settings.leaf == "portable" else "simd",
         blocks=blocks,
         threads=threads,
-        whole_products=whole_products(product, threads),
+        whole_products=whole_products(product.lane, threads),
         workspace_bytes=workspace,
         workspace_limit=settings.workspace_limit,
         accuracy=settings.accuracy,
