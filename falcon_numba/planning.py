@@ -176,9 +176,10 @@ class Plan:
         m, k, n = self.grid
         parts = lane_of(self.dtype).parts
         h, d, w = -(-self.M // m), -(-parts * self.K // k), -(-parts * self.N // n)
+        real = "real " if parts > 1 else ""
         return (
             f"{self.scheme} (depth {self.depth}), ⟨{m},{k},{n};{self.rank}⟩: A in {m} × {k} blocks, B in {k} × {n}; "
-            f"{self.rank} products of {h} × {d} by {d} × {w} {'real ' if parts > 1 else ''}blocks instead of {m * k * n}"
+            f"{self.rank} products of {h} × {d} by {d} × {w} {real}blocks instead of {m * k * n}"
         )
 
     def _accuracy(self) -> str:

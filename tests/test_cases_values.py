@@ -136,10 +136,13 @@ class TestRepeatability:
     def test_twice_the_same_bits(self, depth):
         rng = np.random.default_rng(4)
         a, b = rng.standard_normal((700, 300), dtype="f4"), rng.standard_normal((300, 640), dtype="f4")
-        first = fn.gemm(a, b, executor="cpu", depth=depth, threads=1)
-        for threads in (1, 2, 5):
+        levels = {threads: fn.plan(a, b, executor="cpu", depth=depth, threads=threads).levels for threads in (1, 2, 5)}
+        results = {}
+        for threads in (1, 2, 5, 1, 2, 5):  # the number of threads may change what is chosen, but never a plan's bits
             fn.gemm(b.T, a.T, executor="cpu", depth=2)  # something else in the workspace
-            np.testing.assert_array_equal(fn.gemm(a, b, executor="cpu", depth=depth, threads=threads), first)
+            got = fn.gemm(a, b, executor="cpu", depth=depth, threads=threads)
+            np.testing.assert_array_equal(got, results.setdefault(levels[threads], got))
+        assert len(results) == 1 or depth == "auto"
 
     def test_rows_alone_have_their_bits_at_depth_0(self):
         rng = np.random.default_rng(5)
