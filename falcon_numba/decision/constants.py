@@ -10,14 +10,14 @@ NOT_HIDDEN = 1.0  # of the shorter of computing and moving: packing and streamin
 ADD_A, ADD_B = 1.09, 1.03  # combining, over additions in L1
 PACK_A, PACK_B = 0.73, 1.1  # moving while packing, over copying
 READ_B = 1.8  # time to read B for packing, over writing as much
-STREAMED = 15.0  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
+STREAMED = 6.0  # packed operands that the micro-kernel reads, over reading memory: prefetched, and part is in L3
 NEAR = 0.74  # moving what is in L3 already, for any of the above, over L3: data come from the L2 of others as well
 UNPREFETCHED = 0.65  # packed B from memory that nobody prefetched, over L3: a core has so many lines outstanding
 INNER, OUTER = 1.0, 1.0  # adding to the sums, over L2 and L3
-UPDATE = 0.7  # of C, over copying: short rows, far apart
+UPDATE = 0.55  # of C, over copying: short rows, far apart
 DIRECT = 0.1  # of the time of updating C that is left where the micro-kernel stores to C
 GUARD = 0.68
-SHARED_KERNEL = 1.015  # more time of the micro-kernel where several threads share caches and memory
+SHARED_KERNEL = 1.04  # more time of the micro-kernel where several threads share caches and memory
 L3_SHARE = 0.5  # of L3 that one product's data may count on
 
 NUMPY_PACK_A, NUMPY_PACK_B = 1.2, 0.85  # NumPy's packing over ours: bytes of A; elements of B, over float32's
@@ -28,7 +28,7 @@ THIN, THIN_MUST_GAIN = 64, 1.1  # rows or columns below which predictions are le
 NUMPY_OUTER = 1.2e-9  # seconds that NumPy takes for an element of an outer product, in either dtype
 
 BARRIER = 15e-6  # seconds until all threads have met, and found out
-LAST_PIECE = 1 / 8  # of the work of one thread's tiles: what the others wait for, on average
+IDLE, LAST_PIECE = 0.012, 12.0  # of the micro-kernel's time, and tiles, that a thread waits for others, of very many
 LEVEL_MUST_GAIN = 1.01  # a deeper plan must be faster by this factor: equal times are no reason for larger errors
 
 # Sizes by which the engine chooses its blocks (`cpu/blocking.py` has the rules), and what the model makes of others.

@@ -187,11 +187,11 @@ def stage_times(x, M, N, K, ahead, machine, out):
         out[UPDATE] *= c.DIRECT
     out[CALL] = machine.start if threads > 1 and x[LEVELS] > 0 else 0.0  # of the guard
     if team > 1:
-        tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR)  # of which threads can't share one
         packed = max(tall, min(c.PIECES * team * tall, c.A_SHARE * team / (together * flushed * row)))  # rows of A
-        barriers = 2 * passes * rounds * np.ceil(h / packed)
-        idle = team * c.LAST_PIECE * (barriers / 2) / tiles
-        out[CALL] += barriers * c.BARRIER + idle * out[KERNEL]
+        phases = rounds * np.ceil(h / packed)  # of a pass, each between two barriers
+        tiles = np.ceil(high / machine.MR) * np.ceil(wide / machine.NR) / (phases * team)  # of a thread in a phase
+        idle = (1 - 1 / team) * (c.IDLE + c.LAST_PIECE / tiles)
+        out[CALL] += 2 * passes * phases * c.BARRIER + idle * out[KERNEL]
     out[MOVED] = guarded + moved_a + read_b + packed_b + streamed + updated
     out[FLOPS] = operations + 2 * (split[A_TERMS] * h * d * rounds + split[B_TERMS] * d * w)
 
