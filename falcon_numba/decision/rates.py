@@ -266,7 +266,7 @@ def _scaled(rates: Rates, threads: int, ratio: float) -> Rates:
 FMA = {"avx512": 114e9, "avx2": 98e9, "neon": 64e9, "generic": 24e9}
 # Measured on two cores of a Zen 4, relative to FMA where the core sets the pace.
 ADD, L2, L3, PACK = 0.19, 0.95, 0.69, 0.096  # terms per flop; bytes per flop of float32
-L3_MOST = 400e9  # of all cores: a mesh of many has no more
+L3_MOST = 400e9  # of some dozen cores: a mesh has no more, but twice what memory gives
 DRAM_CORE, DRAM, DRAM_EACH = 28e9, 25e9, 8e9  # read by one core, at most; by all, and more for every core there is
 WRITE, COPY, PACK_DRAM = 0.78, 1.3, 0.5  # of the read bandwidth
 START, START_EACH, CALL, NUMPY_CALL = 20e-6, 40e-6, 120e-6, 1e-6
@@ -305,7 +305,7 @@ def default_rates(dtype: str, threads: int, hardware: Hardware) -> Rates:
         fma=one * cores,
         add=vector * cores * ADD,
         l2=single * cores * L2,
-        l3=min(single * cores * L3, L3_MOST),
+        l3=min(single * cores * L3, max(L3_MOST, 2 * read)),
         read=read,
         write=read * WRITE,
         copy=read * COPY,
