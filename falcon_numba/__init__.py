@@ -14,7 +14,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .algorithms import Scheme, SchemeError, UnknownSchemeError, compose, load_scheme, save_scheme, schemes
-    from .api import gemm, matmul, plan, plan_for
+    from .api import gemm, matmul
     from .checking import ProductCheckWarning, check_counts
     from .config import config_context, set_config, show_config
     from .cpu.workspace import release as release_workspace
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from .gramian import gram
     from .planning import Plan
     from .powers import matrix_power
+    from .preview import plan, plan_for
     from .tracing import trace
     from .verification import Verification, verify_product
 
 _HOME = {
     "algorithms": ("Scheme", "SchemeError", "UnknownSchemeError", "compose", "load_scheme", "save_scheme", "schemes"),
-    "api": ("gemm", "matmul", "plan", "plan_for"),
+    "api": ("gemm", "matmul"),
+    "preview": ("plan", "plan_for"),
     "checking": ("ProductCheckWarning", "check_counts"),
     "config": ("config_context", "set_config", "show_config"),
     "explanation": ("explain",),

@@ -7,8 +7,6 @@ Both bring their operands into the form of a `Problem` (native byte order, one d
 from __future__ import annotations
 
 import functools
-import operator
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +17,12 @@ from .blas import matrix, need_shape, result_dtypes, run_by_steps, run_on_engine
 from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
-from .integers import NAMES, Lane, lane_for, same_bits
-from .lanes import is_short_float
+from .integers import Lane, lane_for, same_bits
 from .modular import checked_modulus, reduced, residue_dtype
 from .modular import product as modular_product
 from .modular import scalar as modular_scalar
 from .operands import as_operand, convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
+from .preview import ENGINE_DTYPES, lane_plan, need_no_engine
 from .problem import Problem
 from .tracing import record, tracing
 from .ufunc import MATMUL, Call, allocate, understand, wrap
@@ -32,8 +30,6 @@ from .ufunc import MATMUL, Call, allocate, understand, wrap
 if TYPE_CHECKING:
     from .planning import Plan
 
-ENGINE_DTYPES = tuple(map(np.dtype, ("float32", "float64", "complex64", "complex128")))
-SINGLE = np.dtype(np.float32)
 HALF_BELOW = 16**3  # multiplications of float16 numbers that NumPy has done before the engine has begun
 
 _ndarray = np.ndarray
@@ -135,7 +131,7 @@ def matmul(
             return handler(matmul, (x1, x2), {**given, **options})
         refuse_unsafe(operands)
         if any(map(overrides_ufuncs, operands)):
-            _need_no_engine(settings, None)
+            need_no_engine(settings, None)
             return MATMUL(x1, x2, **given)
 
     a, b = np.asarray(x1), np.asarray(x2)
@@ -147,10 +143,10 @@ def matmul(
         lane = None
     if lane is None or lane.exact:  # operands that NumPy multiplies must not be converted before
         if lane is None or call.dtype.kind == "b":
-            _need_no_engine(settings, call.dtype)
+            need_no_engine(settings, call.dtype)
         if lane is not None or tracing():
             M, N = (x.shape[i] if x.ndim > 1 else 1 for x, i in ((call.a, -2), (call.b, -1)))
-            plan = _lane_plan(M, N, call.a.shape[-1], call.dtype, lane, settings, prod(call.batch))
+            plan = lane_plan(M, N, call.a.shape[-1], call.dtype, lane, settings, prod(call.batch))
             if plan.executor == "numpy":
                 record(plan)
         if lane is None or plan.executor == "numpy":
@@ -166,13 +162,6 @@ def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
     if a.ndim < 2 or b.ndim < 2:
         return True
     return numpy_is_surely_faster(a.shape[-2], b.shape[-1], a.shape[-1], a.dtype.kind)
-
-
-def _lane_plan(M: int, N: int, K: int, dtype: np.dtype, lane: Lane | None, settings: Settings, batch: int = 1) -> Plan:
-    """The plan for products of a dtype that are computed in a lane."""
-    if lane is None:
-        return dispatch.plan_product(M, N, K, dtype, settings, batch)
-    return dispatch.plan_product(M, N, K, lane.operands, settings, batch, lane.headroom)
 
 
 def _run(call: Call, lane: Lane, target: np.ndarray | None, settings: Settings) -> np.ndarray:
@@ -206,27 +195,6 @@ def _run(call: Call, lane: Lane, target: np.ndarray | None, settings: Settings) 
     if target is not None:
         return target
     return result if call.out_axes is None else np.moveaxis(result, range(-len(call.core), 0), call.out_axes)
-
-
-def _need_no_engine(settings: Settings, dtype: np.dtype | None) -> None:
-    """Raise TypeError if an option demands what only an engine can do for a product that goes through NumPy.
-
-    No `dtype` stands for an operand that brings its own product.
-    """
-    depth, scheme = settings.depth, settings.scheme
-    exact = dtype is not None and dtype.kind in "biu"
-    demands = {
-        f"executor={settings.executor!r}": settings.executor == "cpu" and not (dtype is not None and dtype.kind == "b"),
-        f"depth={depth!r}": depth not in ("auto", 0),
-        f"scheme={scheme!r}": scheme != "auto" and depth == "auto",
-        f"leaf={settings.leaf!r}": settings.leaf != "auto",
-        f"max_error={settings.max_error!r}": settings.max_error is not None and not exact,
-        "reproducible=True": settings.reproducible and dtype is None,
-    }
-    for demand, made in demands.items():
-        if made:
-            what = "an operand that brings its own product (__array_ufunc__)" if dtype is None else f"dtype {dtype}"
-            raise TypeError(f"{demand} cannot be honoured for {what}: the engine computes {NAMES}")
 
 
 def gemm(
@@ -362,10 +330,10 @@ def gemm(
     if plan is not None and (lane is None or np.dtype(plan.dtype).kind != lane.operands.kind):
         raise TypeError(f"the plan is for {plan.dtype}, the product is computed in {computed}")
     if plan is None and (lane is None or computed.kind == "b"):
-        _need_no_engine(settings, computed)
+        need_no_engine(settings, computed)
     chosen = plan
     if plan is None and (lane.exact if lane is not None else tracing()) and alpha != 0 and K * M * N:
-        chosen = _lane_plan(M, N, K, computed, lane, settings)
+        chosen = lane_plan(M, N, K, computed, lane, settings)
     if lane is not None and (chosen is None or plan is not None or chosen.executor == "cpu"):
         run = functools.partial(run_on_engine, lane=lane, settings=settings, plan=plan)
         if np.imag(alpha) == np.imag(beta) == 0:
@@ -399,86 +367,6 @@ def _modular(
     if alpha != 1:
         result = reduced(result * alpha, p)
     return reduced(result + beta * reduced(c, p), p) if beta else result
-
-
-def plan(a: Any, b: Any, *, trans_a: str | bool = "N", trans_b: str | bool = "N", **options: Any) -> Plan:
-    """The plan that a product of `a` and `b` would run: of `gemm` for two matrices, else of `matmul`.
-
-    Only shapes and dtypes are looked at, but for what runs on an engine with ``accuracy="estimated"``: then the data
-    are, too, and `Plan.error_estimate` is what was found. The plan of short floats is that of float32.
-
-    Parameters
-    ----------
-    a, b : array_like, shapes (..., M, K) and (..., K, N)
-    trans_a, trans_b : {"N", "T", "C"} or bool
-        For two matrices, as in `gemm`.
-    **options
-        See `falcon_numba.config_context`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As the product would, and ValueError for an empty product.
-    """
-    refuse_unsafe((a, b))
-    a, b = np.asarray(a), np.asarray(b)
-    if a.ndim == b.ndim == 2:
-        a, b = matrix("a", a, trans_a), matrix("b", b, trans_b)
-        M, N, _ = sizes(a, b)
-        lane = result_dtypes(a, b, None, None, None)[0]
-        return _plan_of(a, b, np.broadcast_to(lane.type(), (M, N)), options)
-    if trans_a not in ("N", False) or trans_b not in ("N", False):
-        raise ValueError("trans_a and trans_b are for two matrices")
-    call = understand(a, b, None, {})
-    if call is None:
-        MATMUL(a, b)  # raises NumPy's own error
-        raise ValueError(f"no product of shapes {a.shape} and {b.shape}")
-    M = a.shape[-2] if a.ndim > 1 else 1
-    N = b.shape[-1] if b.ndim > 1 else 1
-    a = a[np.newaxis, :] if a.ndim == 1 else a
-    b = b[:, np.newaxis] if b.ndim == 1 else b
-    return _plan_of(a, b, np.broadcast_to(call.dtype.type(), (*call.batch, M, N)), options)
-
-
-def _plan_of(a: np.ndarray, b: np.ndarray, c: np.ndarray, options: dict[str, Any]) -> Plan:
-    """The plan for operands; of C only shape and dtype count."""
-    settings, (M, N), K = config.resolve(**options), c.shape[-2:], a.shape[-1]
-    dtype = SINGLE if is_short_float(c.dtype) else c.dtype
-    if settings.accuracy != "estimated" or dtype not in ENGINE_DTYPES or 0 in (*c.shape, K):
-        return plan_for(M, N, K, dtype, batch=prod(c.shape[:-2]), **options)
-    a, b = (np.broadcast_to(convert(x, dtype), c.shape[:-2] + x.shape[-2:]) for x in (a, b))
-    return dispatch.plan_for_data(Problem(a, b, c), settings)
-
-
-def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, **options: Any) -> Plan:
-    """The plan for products of M×K and K×N matrices of this dtype, `batch` of them.
-
-    With ``accuracy="estimated"`` it is the plan that runs if its estimated error is small enough: without data nothing
-    can be estimated, and `Plan.error_estimate` is NaN.
-
-    Raises
-    ------
-    ValueError
-        A size below 1, or a bad value of an option.
-    TypeError
-        A size that is no integer, an unknown option, or an option that cannot be honoured for this dtype.
-    """
-    settings = config.resolve(**options)
-    whole = {"M": M, "N": N, "K": K, "batch": batch}
-    for name, size in whole.items():
-        whole[name] = operator.index(size)
-        if whole[name] < 1:
-            raise ValueError(f"{name}={size}: must be >= 1")
-    dtype = np.dtype(dtype).newbyteorder("=")
-    lane = None if is_short_float(dtype) else lane_for(dtype, dtype, dtype)
-    if is_short_float(dtype):
-        dtype, lane = SINGLE, lane_for(SINGLE, SINGLE, SINGLE)
-    if lane is None or dtype.kind == "b":
-        _need_no_engine(settings, dtype)
-    plan = _lane_plan(whole["M"], whole["N"], whole["K"], dtype, lane, settings, whole["batch"])
-    if settings.accuracy == "estimated" and dtype in ENGINE_DTYPES:
-        plan = replace(plan, reason=f"{plan.reason}; without data nothing was estimated, another plan may have to run")
-    return plan
 
 
 register(gemm)  # inside users' compiled functions

@@ -222,7 +222,7 @@ def config_context(**options: Any) -> Any:
         The error bound that is promised, see README, "Accuracy". "balanced": relative to the largest magnitudes in the
         row of A and the column of B, by scaling with powers of two where these differ; "normwise": relative to
         max|A|·max|B|, without scaling; "componentwise": relative to (|A||B|)_ij, which only depth 0 keeps. "estimated":
-        computed as with "normwise", but it is the error estimated on the operands, from a sample of the product, that
+        computed as with "balanced", but it is the error estimated on the operands, from a sample of the product, that
         must meet `max_error`, which has to be given: likely, not proven (`falcon_numba.numerics.estimate`).
     max_error : None or number > 0, default None
         Largest proven error allowed, relative to K·max|A|·max|B|: "auto" takes the deepest plan that pays whose bound

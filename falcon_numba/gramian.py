@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from . import config, dispatch, symmetric
-from .api import ENGINE_DTYPES, SINGLE, matmul
+from .api import matmul
 from .cpu.mirror import mirror
 from .cpu.threads import default_threads
 from .operands import convert, overlap, refuse_unsafe, writable_in_place
+from .preview import ENGINE_DTYPES, SINGLE
 from .problem import Problem
 
 

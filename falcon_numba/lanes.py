@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Lane(NamedTuple):
+class RealForm(NamedTuple):
     """What an engine computes in.
 
     Attributes
@@ -22,19 +22,19 @@ class Lane(NamedTuple):
     parts: int = 1
 
 
-SINGLE = Lane("float32")
+SINGLE = RealForm("float32")
 LANES = {
     "float16": SINGLE,
     "bfloat16": SINGLE,
-    "complex64": Lane("float32", 2),
-    "complex128": Lane("float64", 2),
+    "complex64": RealForm("float32", 2),
+    "complex128": RealForm("float64", 2),
 }
 
 
-def lane_of(dtype: np.dtype | str) -> Lane:
+def lane_of(dtype: np.dtype | str) -> RealForm:
     """The lane of a dtype; its own where it isn't in the table."""
     name = dtype if isinstance(dtype, str) else dtype.name
-    return LANES.get(name) or (SINGLE if is_short_float(dtype) else Lane(name))
+    return LANES.get(name) or (SINGLE if is_short_float(dtype) else RealForm(name))
 
 
 def is_short_float(dtype: np.dtype | str) -> bool:

@@ -210,8 +210,13 @@ def checked(name: str, value: Any, shown: str | None = None) -> Any:
         raise kind(f"{shown or f'{name}={_short(value)}'}: {error}") from None
 
 
+GEMM_ONLY = ("alpha", "beta", "trans_a", "trans_b", "out_dtype", "modulus", "plan")
+
+
 def check_name(name: str) -> None:
     if name not in OPTIONS:
+        if name in GEMM_ONLY:
+            raise TypeError(f"{name} is an argument of gemm only")
         known = ", ".join(OPTIONS)
         raise TypeError(f"unknown option {name!r}{_did_you_mean(name, list(OPTIONS))} (options: {known})")
 

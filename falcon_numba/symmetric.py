@@ -17,6 +17,7 @@ import numpy as np
 
 from .cpu.mirror import mirror
 from .cpu.threads import default_threads
+from .cpu.workspace import reserve
 from .decision.predict import Product, numpy_seconds
 from .decision.rates import rates_for
 from .operands import same_view
@@ -95,12 +96,16 @@ def run(
     if abs(c.strides[0]) < abs(c.strides[1]) and not hermitian:
         c = c.T  # the same in the end
     inside = replace(settings, executor="cpu")
-    plan = None
+    parts = []
     for r0, r1, c0, c1 in blocks(M, halvings):
-        a, b, alpha = problem.a[r0:r1], problem.b[:, c0:c1], problem.alpha
         lower = r0 == c0 and _halves_blocks(settings)
-        part = Problem(a, b, c[r0:r1, c0:c1], alpha, lower=int(lower))
-        plan = execute(part, replace(inside, depth=0) if lower else inside)
+        part = Problem(problem.a[r0:r1], problem.b[:, c0:c1], c[r0:r1, c0:c1], problem.alpha, lower=int(lower))
+        parts.append((part, replace(inside, depth=0) if lower else inside))
+    # What can't be had must be known before the first of them writes.
+    reserve(max(make_plan(*part.mnk, c.dtype, how).workspace_bytes for part, how in parts))
+    plan = None
+    for part, how in parts:
+        plan = execute(part, how)
     mirror(c, threads, hermitian)
     return plan
 

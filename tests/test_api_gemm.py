@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import layouts
 
-from falcon_numba import config, dispatch
-from falcon_numba.api import gemm, plan, plan_for
+from falcon_numba import config, dispatch, gemm, plan, plan_for
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

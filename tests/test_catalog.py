@@ -329,3 +329,13 @@ def test_formulas():
     assert first.startswith("H1 = (−1/2·A1,1 − 1/2·A1,2")
     assert first.endswith("· 0")
     assert second == "C11 = 3·H1"
+
+
+@pytest.mark.parametrize("suffix", [".json", ".npz"])
+def test_a_file_lends_its_name_where_the_schemes_own_is_not_allowed(catalogue, tmp_path, suffix):
+    product = compose("strassen", "hk223")
+    save_scheme(product, tmp_path / f"both{suffix}")
+    assert catalogue.register(tmp_path / f"both{suffix}").name == "both"
+    save_scheme(product, tmp_path / f"2nd{suffix}")
+    with pytest.raises(ValueError, match="cannot name a scheme"):
+        catalogue.register(tmp_path / f"2nd{suffix}")

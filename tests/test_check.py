@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import falcon_numba as fn
-from falcon_numba import dispatch
+from falcon_numba import launching
 
 PLAIN = {"executor": "cpu", "depth": 1, "threads": 1, "check": True}
 
@@ -23,14 +23,14 @@ def operands(dtype="float64", n=100, batch=()):
 def fault(monkeypatch):
     """An engine that spoils one element of the results given to the fixture."""
     results = []
-    run = dispatch._Launch.run
+    run = launching.Launch.run
 
     def faulty(self, *arguments):
         run(self, *arguments)
         for c in results:
             c[3, 5] += 1
 
-    monkeypatch.setattr(dispatch._Launch, "run", faulty)
+    monkeypatch.setattr(launching.Launch, "run", faulty)
     return results
 
 

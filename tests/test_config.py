@@ -15,9 +15,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from falcon_numba import config
+from falcon_numba import config, plan_for
 from falcon_numba.algorithms.catalog import schemes
-from falcon_numba.api import plan_for
 from falcon_numba.config import Settings, config_context, resolve, set_config, show_config
 
 

@@ -220,3 +220,23 @@ def test_tuning_runs_near_candidates_once_and_keeps_the_fastest(monkeypatch):
     with pytest.raises(ValueError, match="reproducible"):
         fn.gemm(a, b, tune=True, reproducible=True)
     tuning.forget()
+
+
+def test_a_matrix_and_its_transpose():
+    """The plan says that something else runs; `explain` compares like with like."""
+    x = np.random.default_rng(0).standard_normal((600, 600), dtype=np.float32)
+    assert "half of C is computed" in fn.plan(x, x.T).reason
+    assert "half" not in fn.plan(x, x.T.copy()).reason and "half" not in fn.plan(x, x.T, depth=1).reason
+    shown = explain(x, x.T, top=1, threads=1)
+    assert {row.name for row in shown} >= {"NumPy"}
+
+
+def test_what_cannot_be_promised_is_told_with_what_could():
+    with pytest.raises(ValueError, match=r"proven error bound of depth 0.*smallest there is"):
+        fn.plan_for(2000, 2000, 2000, "float32", max_error=1e-6)
+    with pytest.raises(ValueError, match=r"classical product, which data may ask for, on 1500×1400"):
+        fn.plan_for(1500, 1500, 1400, "float32", depth=2, workspace_limit="1 KiB")
+    with pytest.raises(TypeError, match="K='float64': must be an integer"):
+        fn.plan_for(4096, 4096, "float64")
+    with pytest.raises(TypeError, match="modulus is an argument of gemm only"):
+        fn.matmul(np.ones((2, 2)), np.ones((2, 2)), modulus=7)

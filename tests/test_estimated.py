@@ -152,3 +152,17 @@ def test_places(exponents, blocks):
         at = column[column >= 0]
         assert set(at % height) == {at[0] % height} and exponents[at].max() == exponent
     assert of.max() == exponents.max()
+
+
+def test_rows_and_columns_in_units_of_their_own_keep_their_digits():
+    """The estimate is relative to the largest elements; small rows and columns must not pay for that."""
+    rng = np.random.default_rng(12)
+    x = rng.standard_normal((400, 300)) * np.logspace(-3, 3, 300)
+    x = x.astype(np.float32)
+    a, b = np.ascontiguousarray(x.T), x
+    with fn.trace() as plans:
+        c = fn.gemm(a, b, accuracy="estimated", max_error=1e-6, executor="cpu", depth=2)
+    assert plans[0].depth == 2
+    exact = a.astype(np.float64) @ b
+    sizes = np.sqrt(np.diag(exact))
+    assert np.abs((c - exact) / np.outer(sizes, sizes)).max() < 1e-4

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import falcon_numba as fn
-from falcon_numba import dispatch
+from falcon_numba import dispatch, launching
 from falcon_numba.algorithms import Scheme, flatten
 from falcon_numba.integers import lane_for, signed
 
@@ -224,7 +224,7 @@ def test_faults_are_seen(first, result, monkeypatch):
         twice = fn.gemm(a, b, expected, beta=1, **options)
     np.testing.assert_array_equal(twice, wrapped(2 * expected.astype(object), result))
     assert fn.check_counts().products == before + 1
-    run = dispatch._Launch.run
+    run = launching.Launch.run
 
     def faulty(self, table, *arguments):
         run(self, table, *arguments)
@@ -237,7 +237,7 @@ def test_faults_are_seen(first, result, monkeypatch):
         results[:] = [problem.c]
         return execute(problem, *arguments)
 
-    monkeypatch.setattr(dispatch._Launch, "run", faulty)
+    monkeypatch.setattr(launching.Launch, "run", faulty)
     monkeypatch.setattr(dispatch, "execute", spied)
     with pytest.warns(fn.ProductCheckWarning, match=r"C\[0, 7\] is off by 1"):
         np.testing.assert_array_equal(fn.gemm(a, b, **options), expected)

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from .compose import compose
@@ -124,7 +125,8 @@ class SchemeMapping(Mapping[str, Scheme]):
         Parameters
         ----------
         scheme : Scheme, path, or (U, V, W)
-            A path names a ``.json`` or ``.npz`` file, see `falcon_numba.load_scheme`. Arrays have shapes (R, m, k),
+            A path names a ``.json`` or ``.npz`` file, see `falcon_numba.load_scheme`; where the name in it is none
+            that is allowed, the file's counts. Arrays have shapes (R, m, k),
             (R, k, n), (R, m, n), integer or rational coefficients, and need a `name`.
         name, source : str, optional
             In place of the scheme's own. A name is letters, digits, ``_``, ``+`` and ``-``, and starts with a letter.
@@ -162,7 +164,9 @@ class SchemeMapping(Mapping[str, Scheme]):
     @staticmethod
     def _as_scheme(scheme: Any, name: str | None, source: str | None) -> Scheme:
         if isinstance(scheme, (str, os.PathLike)):
-            scheme = load_scheme(scheme)
+            path, scheme = Path(scheme), load_scheme(scheme)
+            if name is None and not _NAME.fullmatch(scheme.name):  # a product of schemes, say
+                name = path.stem
         if isinstance(scheme, Scheme):
             return scheme if name is None and source is None else scheme.renamed(name or scheme.name, source)
         if not isinstance(scheme, Sequence) or len(scheme) != 3:

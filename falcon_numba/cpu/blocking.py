@@ -137,8 +137,9 @@ def choose_blocks(
     scratch = scratch_bytes(max(m * k, k * n), spec)
     left = ((limit - threads * (target_bytes + scratch)) // teams - a_bytes) // row // NR * NR
     if left < NR:
+        what = f"⟨{m},{k},{n};{scheme.rank}⟩" if scheme.rank > 1 else "the classical product, which data may ask for,"
         raise Inadmissible(
-            f"⟨{m},{k},{n};{math.prod(ranks)}⟩ on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than "
+            f"{what} on {M}×{K} by {K}×{N} with {threads} threads needs more workspace than "
             f"the {limit / MIB:.3g} MiB allowed (workspace_limit)"
         )
     NC = even(w, WIDEST[min(len(ranks), len(WIDEST) - 1)], NR)

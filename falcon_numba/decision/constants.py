@@ -24,7 +24,7 @@ NUMPY_PACK_A, NUMPY_PACK_B = 1.2, 0.85  # NumPy's packing over ours: bytes of A;
 NUMPY_WIDE, NUMPY_WIDER = 4096, 0.25  # columns of a float32 B from which each doubling takes so much more of that
 NUMPY_BATCH = 0.5  # of the time to read a batch's operands and result that NumPy doesn't hide
 NUMPY_THIN = 8  # rows or columns of C below which packing never pays
-THIN, THIN_MUST_GAIN = 64, 1.1  # rows or columns below which predictions are less certain: the engine must win by far
+THIN, THIN_MUST_GAIN = 64, 1.05  # rows or columns below which predictions are less certain: the engine must win by far
 NUMPY_OUTER = 1.2e-9  # seconds that NumPy takes for an element of an outer product, in either dtype
 
 BARRIER = 15e-6  # seconds until all threads have met, and found out

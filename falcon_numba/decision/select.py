@@ -168,26 +168,42 @@ def select(
         asked = settings.depth if isinstance(settings.depth, int) else len(settings.scheme)
         reason = "as asked for" if asked == len(forced) else "levels of one block are the classical product"
         return make(*order[0], reason)
-    reason, refused = f"the fastest of {len(order)} candidates, by the model", None
+    reason = f"the fastest of {len(order)} candidates, by the model"
+    refused: list[Inadmissible] = []
     for seconds, levels in order:
         try:
             return make(seconds, levels, reason)
         except Inadmissible as error:
-            if refused is None:
-                refused, reason = error, f"{name_of(levels)} would be faster, but {error}"
-    assert refused is not None
-    raise refused
+            if not refused:
+                reason = f"{name_of(levels)} would be faster, but {error}"
+            refused.append(error)
+    inaccurate = [error for error in refused if isinstance(error, TooInaccurate)]
+    if len(inaccurate) < len(refused):
+        raise refused[0]
+    least = min(inaccurate, key=lambda error: error.bound)
+    raise Inadmissible(
+        f"{least}, and is the smallest there is; accuracy='estimated' judges by the error on the operands instead"
+    )
 
 
 def _levels(count: int) -> str:
     return f"{count} level{'' if count == 1 else 's'}"
 
 
+class TooInaccurate(Inadmissible):
+    """A plan whose proven bound is too large."""
+
+    def __init__(self, message: str, bound: float):
+        super().__init__(message)
+        self.bound = bound
+
+
 def _admit(bound: float, settings: Settings, what: str) -> None:
     if settings.max_error is not None and bound > settings.max_error and settings.accuracy != "estimated":
-        raise Inadmissible(
+        raise TooInaccurate(
             f"the proven error bound of {what}, {bound:.2g} (relative to K·max|A|·max|B|), exceeds "
-            f"max_error={settings.max_error:g}"
+            f"max_error={settings.max_error:g}",
+            bound,
         )
 
 

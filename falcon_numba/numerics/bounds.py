@@ -49,6 +49,7 @@ import numpy as np
 from ..algorithms import Scheme, flat_chains, flatten, levels_growth
 
 SPREAD = 1  # powers of two by which row magnitudes may differ before the balanced contract scales them
+SCALED = ("balanced", "estimated")  # contracts under which rows of A and columns of B are rescaled
 BALANCED = 2.0 ** (2 * (SPREAD + 1))
 FIRST_ORDER = 1.01
 
@@ -111,7 +112,7 @@ def error_bound(levels: tuple[Scheme, ...], K: int, KC: int, dtype: str, accurac
         Inner size and longest chunk of it.
     dtype : str
     accuracy : {"balanced", "componentwise", "normwise", "estimated"}
-        "estimated" has the normwise bound.
+        "estimated" has the balanced bound.
 
     Integers are exact modulo 2^bits.
     """
@@ -124,7 +125,7 @@ def error_bound(levels: tuple[Scheme, ...], K: int, KC: int, dtype: str, accurac
     k = flatten(levels).grid[1]
     leaf = -(-K // k)
     sums = _growth(levels) * k * leaf  # e·K_leaf
-    factor = sums * roundings * (BALANCED if accuracy == "balanced" else 1.0)
+    factor = sums * roundings * (BALANCED if accuracy in SCALED else 1.0)
     return ErrorBound(factor, factor / K, sums * tiny, False)
 
 
@@ -147,7 +148,7 @@ def entry_bounds(
     x, y = np.abs(a).astype(wide), np.abs(b).astype(wide)
     if bound.componentwise:
         size = x @ y
-    elif accuracy == "balanced":
+    elif accuracy in SCALED:
         size = np.outer(x.max(axis=1, initial=0), y.max(axis=0, initial=0))
     else:
         size = np.full(c.shape, x.max(initial=0) * y.max(initial=0))
