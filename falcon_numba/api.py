@@ -166,7 +166,11 @@ def _numpy_rules(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _run(call: Call, lane: Lane, target: np.ndarray | None, settings: Settings) -> np.ndarray:
     """Compute a valid, non-empty call on an engine; the result has the axes that the caller asked for."""
-    a, b = as_operand(call.a, lane.operands), as_operand(call.b, lane.operands)
+    a, b = (
+        # A float becomes the integer asked for before that is looked at as a signed one.
+        as_operand(x.astype(call.dtype) if lane.exact and x.dtype.kind not in "biu" else x, lane.operands)
+        for x in (call.a, call.b)
+    )
     if a.ndim == 1:
         a = a[np.newaxis, :]
     if b.ndim == 1:

@@ -71,6 +71,8 @@ def _result_dtypes(
     if not np.can_cast(natural, dtype, "same_kind"):
         raise TypeError(f"a product of {natural} does not cast to {dtype} under the rule 'same_kind'")
     lane = np.result_type(natural, dtype)
+    if natural.kind in "biu" and dtype.kind in "iu" and lane.kind == "f":  # uint64 into signed: the same bits, no float
+        lane = natural if natural.itemsize >= dtype.itemsize else dtype
     if is_short_float(lane):
         lane = np.dtype(np.float32)
     elif lane.kind not in "biufcO":

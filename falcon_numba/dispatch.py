@@ -59,7 +59,7 @@ def execute(problem: Problem, settings: Settings, plan: Plan | None = None) -> P
             return ran
         M, N, K = problem.mnk
         plan = plan_product(M, N, K, problem.c.dtype, replace(settings, executor="numpy"))
-        plan = replace(plan, reason="NumPy's product of a matrix and its transpose computes half of it, and is faster")
+        plan = replace(plan, reason="NumPy's product of a matrix and its transpose, which computes half of it")
     return execute_general(problem, settings, plan)
 
 

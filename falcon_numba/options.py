@@ -58,8 +58,15 @@ def _depth(value: Any) -> str | int:
     return _whole(value, 0, rule)
 
 
+MOST_THREADS = 1024  # more would only wait for one another, and each has a stack
+
+
 def _threads(value: Any) -> int | None:
-    return None if value is None else _whole(value, 1, "must be None or an integer >= 1")
+    rule = f"must be None or an integer from 1 to {MOST_THREADS}"
+    value = None if value is None else _whole(value, 1, rule)
+    if value is not None and value > MOST_THREADS:
+        raise ValueError(rule)
+    return value
 
 
 def _scheme(value: Any) -> Any:

@@ -21,7 +21,7 @@ from .cpu.workspace import reserve
 from .decision.predict import Product, numpy_seconds
 from .decision.rates import rates_for
 from .operands import same_view
-from .problem import Problem
+from .problem import Inadmissible, Problem
 
 if TYPE_CHECKING:
     from .config import Settings
@@ -45,7 +45,7 @@ def is_symmetric(problem: Problem) -> bool:
         and c.shape[0] == c.shape[1] >= LEAST
         and problem.beta == 0
         and a.dtype == c.dtype
-        and c.dtype.kind in "fc"
+        and c.dtype.char in "fdFD"
         and same_view(a, b.T)
     )
 
@@ -90,7 +90,12 @@ def run(
     M, _, K = problem.mnk
     c = problem.c
     threads = settings.threads or default_threads()
-    halvings, on_numpy = _decide(M, K, c.dtype, settings, threads, make_plan, 1.0 if hermitian else SYRK)
+    try:
+        halvings, on_numpy = _decide(M, K, c.dtype, settings, threads, make_plan, 1.0 if hermitian else SYRK)
+    except Inadmissible:
+        if _needs_engine(settings):
+            raise
+        on_numpy = True
     if on_numpy:
         return None
     if abs(c.strides[0]) < abs(c.strides[1]) and not hermitian:
@@ -108,6 +113,10 @@ def run(
         plan = execute(part, how)
     mirror(c, threads, hermitian)
     return plan
+
+
+def _needs_engine(settings: Settings) -> bool:
+    return settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
 
 
 def _halves_blocks(settings: Settings) -> bool:
@@ -148,7 +157,7 @@ def _decide(
             one = make_plan(r1 - r0, c1 - c0, K, dtype, replace(inside, depth=0) if halved else inside)
             times[halvings] += HALF * one.seconds if halved else one.seconds
     best = min(times, key=times.__getitem__)
-    if settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible:
+    if _needs_engine(settings):
         return best, False
     lane = Product(M, M, K, 1, dtype.name).lane
     seconds = numpy_seconds(lane, rates_for(lane.dtype, threads), rates_for(lane.dtype, 1))

@@ -247,3 +247,26 @@ def test_tuning_and_explanations():
     a = np.arange(120 * 120, dtype="int32").reshape(120, 120)
     np.testing.assert_array_equal(fn.gemm(a, a, tune=True, executor="cpu"), a @ a)
     assert any(row.chosen for row in fn.explain(a, a, top=2))
+
+
+@pytest.mark.parametrize("result", ["i1", "i2", "i4", "i8", ">i8"])
+def test_unsigned_into_signed_never_goes_through_floats(result):
+    rng = np.random.default_rng(8)
+    a, b = (rng.integers(0, 2**64, (n, 130), np.uint64, endpoint=False) for n in (90, 70))
+    b = b.T
+    bits = 8 * np.dtype(result).itemsize
+    exact = a.astype(object) @ b.astype(object) * 3
+    expected = ((exact + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)).astype(result)
+    out = np.zeros((90, 70), result)
+    for options in ({}, {"executor": "cpu", "depth": 1}):
+        np.testing.assert_array_equal(fn.gemm(a, b, alpha=3, out=out, **options), expected)
+        got = fn.gemm(a, b, out_dtype=result, **options)
+        np.testing.assert_array_equal(got, fn.gemm(a, b, **options).astype(np.dtype(result).newbyteorder("=")))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("u8", 1e19), ("u4", 3e9)])
+def test_floats_become_unsigned_as_numpy_makes_them(dtype, value):
+    a, one = np.full((100, 100), value), np.eye(100)
+    expected = np.matmul(a, one, dtype=dtype, casting="unsafe")
+    got = fn.matmul(a, one, dtype=dtype, casting="unsafe", executor="cpu")
+    np.testing.assert_array_equal(got, expected)

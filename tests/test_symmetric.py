@@ -231,3 +231,14 @@ def test_matrix_power_refuses_what_numpy_refuses(a, n, error):
         fn.matrix_power(a, n)
     with pytest.raises(TypeError, match="unknown option"):
         fn.matrix_power(np.eye(2), 2, dept=1)
+
+
+def test_short_floats_and_refusals_go_the_common_way():
+    a = np.random.default_rng(3).standard_normal((600, 600)).astype(np.float16)
+    for options in ({}, {"executor": "cpu"}, {"reproducible": True}):
+        np.testing.assert_array_equal(fn.matmul(a, a.T, **options), fn.matmul(a, a.T.copy(), **options))
+    x = np.ones((600, 600), np.float32)
+    for got in (fn.matmul(x, x.T, workspace_limit=1000), fn.gram(x, workspace_limit=1000)):
+        assert (got == 600).all()
+    with pytest.raises(ValueError, match="workspace"):
+        fn.gram(x, workspace_limit=1000, executor="cpu")

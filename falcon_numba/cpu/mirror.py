@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-from numba import njit, types
+from numba import config, njit, types
 
 from ..decision.hardware import isa_family
 from ..diskcache import DiskCache
@@ -53,6 +53,12 @@ def _mirror(dtype: str):
 
 def mirror(c: np.ndarray, threads: int, conjugates: bool = False) -> None:
     """Copy below the diagonal of `c`, shape (n, n), to above it; `conjugates` complex numbers, with a real diagonal."""
+    if config.DISABLE_JIT:
+        low = np.tril_indices(len(c), -1)
+        c.T[low] = c[low].conj() if conjugates else c[low]
+        if conjugates and c.dtype.kind == "c":
+            np.einsum("ii->i", c).imag[...] = 0
+        return
     parts = 2 if c.dtype.kind == "c" else 1
     function = _mirror(f"float{8 * c.itemsize // parts}")
     conjugates = conjugates and parts == 2

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numba import config
 
 from ..decision.predict import Product
 from ..lanes import lane_of
@@ -125,7 +126,7 @@ def _widened(x: np.ndarray, out: np.ndarray, threads: int) -> np.ndarray:
         if _has_half(x.dtype):
             convert(f"from {x.dtype.name}", x if x.dtype.kind == "f" else x.view(np.uint16), out, threads)
             return out
-    elif x.dtype.itemsize == 1:
+    elif x.dtype.itemsize == 1 and not config.DISABLE_JIT:
         convert("from 8 bits", x.view(np.uint8), out, threads, extra=_values(x.dtype))
         return out
     np.copyto(out, x, casting="unsafe")
@@ -150,6 +151,8 @@ def _values(dtype: np.dtype) -> np.ndarray:
 @functools.cache
 def _has_half(dtype: np.dtype) -> bool:
     """Whether the CPU converts float16; bfloat16 is the upper half of float32, which any CPU can cut off."""
+    if config.DISABLE_JIT:
+        return False
     from ..decision.hardware import isa_family
 
     return dtype.name == "bfloat16" or isa_family() != "generic"
