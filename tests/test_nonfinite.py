@@ -94,3 +94,18 @@ def test_guard_sees_every_place(place, dtype):
             bad = np.isnan(got)
             assert bad.sum() == 65
             assert bad[place[0]].all() if operand == 0 else bad[:, place[1]].all()
+
+
+def test_sums_that_overflow_before_they_meet_an_infinity_are_right():
+    """NaN and Inf are as right as each other where the finite part of a sum leaves the range."""
+    a, b = np.ones((4, 4)), np.ones((4, 4))
+    a[0, 3], a[0, 1], b[1, 2] = np.inf, 1e300, -1e300
+    with np.errstate(all="ignore"):
+        c = a @ b
+    assert fn.verify_product(a, b, c)
+    c[0, 0] = 1.0
+    assert not fn.verify_product(a, b, c)
+    eye, large, before = np.eye(4), np.full((4, 4), 1e308), np.full((4, 4), -np.inf)
+    with np.errstate(all="ignore"):
+        c = 10 * large + before
+    assert fn.verify_product(eye, large, c, alpha=10, beta=1, c_in=before)
