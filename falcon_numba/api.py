@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,11 @@ from .modular import checked_modulus, reduced, residue_dtype
 from .modular import product as modular_product
 from .modular import scalar as modular_scalar
 from .operands import as_operand, convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
+from .planning import Plan
 from .preview import ENGINE_DTYPES, lane_plan, need_no_engine
 from .problem import Problem
 from .tracing import record, tracing
 from .ufunc import MATMUL, Call, allocate, understand, wrap
-
-if TYPE_CHECKING:
-    from .planning import Plan
 
 HALF_BELOW = 16**3  # multiplications of float16 numbers that NumPy has done before the engine has begun
 
@@ -295,6 +293,8 @@ def gemm(
         return MATMUL(a, b, out)
 
     settings = config.resolve(**options)
+    if plan is not None and not isinstance(plan, Plan):
+        raise TypeError(f"plan must be a Plan, as `plan` makes them, not {type(plan).__name__}")
     if plan is not None and options:
         raise TypeError(f"a plan has already decided {', '.join(sorted(options))}: pass either plan or these options")
     if not exact:

@@ -56,6 +56,8 @@ def gram(a: Any, *, out: np.ndarray | None = None, **options: Any) -> np.ndarray
     dtype = np.matmul.resolve_dtypes((a.dtype, a.dtype, None))[2]
     shape = (*a.shape[:-1], a.shape[-2])
     if out is not None:
+        if not isinstance(out, np.ndarray):
+            raise TypeError(f"out must be a numpy.ndarray, not {type(out).__name__}")
         if out.shape != shape:
             raise ValueError(f"out has shape {out.shape}, the result has shape {shape}")
         if out.dtype != dtype:
@@ -74,9 +76,11 @@ def gram(a: Any, *, out: np.ndarray | None = None, **options: Any) -> np.ndarray
     for index in np.ndindex(shape[:-2]):
         _one(Problem(x[index], y[index].T, np.asarray(c)[index]), settings)
     if out is None:
-        return c.astype(dtype, copy=False)
+        with np.errstate(over="ignore"):
+            return c.astype(dtype, copy=False)
     if c is not out:
-        np.copyto(out, c, casting="same_kind")
+        with np.errstate(over="ignore"):  # of numbers too large for a shorter type, as within the engines
+            np.copyto(out, c, casting="same_kind")
     return out
 
 

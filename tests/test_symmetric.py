@@ -242,3 +242,12 @@ def test_short_floats_and_refusals_go_the_common_way():
         assert (got == 600).all()
     with pytest.raises(ValueError, match="workspace"):
         fn.gram(x, workspace_limit=1000, executor="cpu")
+
+
+def test_what_is_no_output_and_no_plan_is_refused():
+    with pytest.raises(TypeError, match="out must be"):
+        fn.gram(np.ones((3, 3)), out=[1])
+    with pytest.raises(TypeError, match="plan must be a Plan"):
+        fn.gemm(np.ones((3, 3)), np.ones((3, 3)), plan=3)
+    with np.errstate(all="raise"):
+        assert np.isinf(fn.gram(np.full((300, 300), 60.0, np.float16))).all()
