@@ -55,18 +55,23 @@ def overrides_ufuncs(operand: Any) -> bool:
 
 def refuse_unsafe(operands: tuple[Any, ...]) -> None:
     """Raise TypeError for operands whose numbers NumPy would read wrongly or through a hidden copy."""
+    refuse_masks(operands)
     for operand in operands:
         kind = type(operand)
-        if _has_mask(operand):
-            raise TypeError(
-                "masked arrays are not accepted, since the product would use the data behind the mask; "
-                "pass x.filled(0), or use numpy.ma.dot"
-            )
         if kind in _PLAIN or issubclass(kind, (np.ndarray, np.generic)):
             continue
         if any(hasattr(operand, name) for name in _FOREIGN):
             name = f"{kind.__module__}.{kind.__qualname__}"
             raise TypeError(f"operands of type {name} are not supported; convert to numpy.ndarray first")
+
+
+def refuse_masks(operands: tuple[Any, ...]) -> None:
+    """Raise TypeError for masked arrays."""
+    if any(map(_has_mask, operands)):
+        raise TypeError(
+            "masked arrays are not accepted, since the product would use the data behind the mask; "
+            "pass x.filled(0), or use numpy.ma.dot"
+        )
 
 
 def _has_mask(operand: Any) -> bool:

@@ -14,6 +14,7 @@ from .lanes import lane_of
 from .numerics.bounds import FIRST_ORDER, error_bound, unit_roundoff
 from .numerics.residual import Allowance, Finding, residual_test
 from .numerics.ring import ring_test
+from .operands import refuse_masks
 
 if TYPE_CHECKING:
     from .planning import Plan
@@ -134,6 +135,7 @@ def verify_product(
     >>> verify_product(a, b, c).index
     (7, 9)
     """
+    refuse_masks((a, b, c, c_in))
     a, b, c = np.asarray(a), np.asarray(b), np.asarray(c)
     rounds, rows = operator.index(rounds), operator.index(rows)
     if rounds < 1 or rows < 0:

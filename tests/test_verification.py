@@ -282,3 +282,10 @@ def test_empty_and_idle_products():
 def test_bad_calls(arguments, options, error, match):
     with pytest.raises(error, match=match):
         verify_product(*arguments, **options)
+
+
+def test_masks_are_refused():
+    masked = np.ma.masked_array(np.ones((3, 3)), mask=np.eye(3))
+    for operands in ((masked, np.ones((3, 3))), (np.ones((3, 3)), masked)):
+        with pytest.raises(TypeError, match="masked"):
+            fn.verify_product(*operands, np.full((3, 3), 3.0))
