@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .decision.predict import has_blas
 from .numerics.bounds import error_bound
 from .numerics.residual import Finding, residual_test
 from .numerics.ring import ring_test
@@ -125,7 +126,7 @@ def _numpy_plan(plan: Plan, failure: str) -> Plan:
         levels=(),
         grid=(1, 1, 1),
         rank=1,
-        leaf="blas" if plan.dtype in ("float32", "float64") else "loops",
+        leaf="blas" if has_blas(plan.dtype) else "loops",
         blocks=None,
         whole_products=False,
         workspace_bytes=0,

@@ -43,6 +43,11 @@ class Settings(_Hashed):
     tune: bool = False
     reproducible: bool = False
 
+    @property
+    def needs_engine(self) -> bool:
+        """Whether NumPy's product would not do, even of depth 0."""
+        return self.executor == "cpu" or self.leaf != "auto" or self.reproducible
+
     def __hash__(self) -> int:
         try:
             return self._hash

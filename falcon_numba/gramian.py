@@ -75,11 +75,10 @@ def gram(a: Any, *, out: np.ndarray | None = None, **options: Any) -> np.ndarray
     c = out if out is not None and in_place else np.empty(shape, lane)
     for index in np.ndindex(shape[:-2]):
         _one(Problem(x[index], y[index].T, np.asarray(c)[index]), settings)
-    if out is None:
-        with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # of numbers too large for a shorter type, as within the engines
+        if out is None:
             return c.astype(dtype, copy=False)
-    if c is not out:
-        with np.errstate(over="ignore"):  # of numbers too large for a shorter type, as within the engines
+        if c is not out:
             np.copyto(out, c, casting="same_kind")
     return out
 

@@ -130,9 +130,9 @@ def plan_for(M: int, N: int, K: int, dtype: Any = "float64", *, batch: int = 1, 
         if whole[name] < 1:
             raise ValueError(f"{name}={size}: must be >= 1")
     dtype = np.dtype(dtype).newbyteorder("=")
-    lane = None if is_short_float(dtype) else lane_for(dtype, dtype, dtype)
     if is_short_float(dtype):
-        dtype, lane = SINGLE, lane_for(SINGLE, SINGLE, SINGLE)
+        dtype = SINGLE
+    lane = lane_for(dtype, dtype, dtype)
     if lane is None or dtype.kind == "b":
         need_no_engine(settings, dtype)
     plan = lane_plan(whole["M"], whole["N"], whole["K"], dtype, lane, settings, whole["batch"])

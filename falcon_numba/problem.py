@@ -12,6 +12,14 @@ class Inadmissible(ValueError):
     """A plan breaks a rule that the caller set: the largest error, or the workspace allowed."""
 
 
+def batch_offsets(x: np.ndarray) -> np.ndarray:
+    """Where every matrix of a batch starts, in bytes from the first one, in C order."""
+    offset = np.zeros((), np.int64)
+    for count, step in zip(x.shape[:-2], x.strides, strict=False):
+        offset = np.add.outer(offset, np.arange(count) * step)
+    return offset.ravel()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """C ← alpha·A·B + beta·C for one product or a batch of equal ones.

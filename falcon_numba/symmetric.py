@@ -93,7 +93,7 @@ def run(
     try:
         halvings, on_numpy = _decide(M, K, c.dtype, settings, threads, make_plan, 1.0 if hermitian else SYRK)
     except Inadmissible:
-        if _needs_engine(settings):
+        if settings.needs_engine:
             raise
         on_numpy = True
     if on_numpy:
@@ -113,10 +113,6 @@ def run(
         plan = execute(part, how)
     mirror(c, threads, hermitian)
     return plan
-
-
-def _needs_engine(settings: Settings) -> bool:
-    return settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
 
 
 def _halves_blocks(settings: Settings) -> bool:
@@ -157,7 +153,7 @@ def _decide(
             one = make_plan(r1 - r0, c1 - c0, K, dtype, replace(inside, depth=0) if halved else inside)
             times[halvings] += HALF * one.seconds if halved else one.seconds
     best = min(times, key=times.__getitem__)
-    if _needs_engine(settings):
+    if settings.needs_engine:
         return best, False
     lane = Product(M, M, K, 1, dtype.name).lane
     seconds = numpy_seconds(lane, rates_for(lane.dtype, threads), rates_for(lane.dtype, 1))

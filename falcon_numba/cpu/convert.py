@@ -30,7 +30,8 @@ from numba.extending import intrinsic
 from ..decision.hardware import isa_family
 from ..diskcache import DiskCache
 from ..inlined import inner_of, named
-from .simd import I32, I64, c64
+from ..problem import batch_offsets
+from .simd import I8, I16, I32, I64, c64
 from .sync import share
 from .threads import pool
 
@@ -40,7 +41,6 @@ ALONE = 2**23  # bytes that one thread has converted before others are awake and
 TILE_ROWS, TILE = 8, 32  # lines and elements of a tile, where neighbours in memory belong to different lines
 VECTOR = {"avx512": 64, "avx2": 32}  # bytes of a vector; 16 elsewhere
 HALF, FLOAT, DOUBLE = ir.HalfType(), ir.FloatType(), ir.DoubleType()
-I8, I16 = ir.IntType(8), ir.IntType(16)
 
 
 class Kind(NamedTuple):
@@ -248,10 +248,7 @@ def convert(name: str, src: np.ndarray, dst: np.ndarray, threads: int, twin: int
     if batch:
         table = table.repeat(math.prod(batch), axis=0)
         for column, x in ((SRC, src), (DST, dst)):
-            offset = np.zeros((), np.int64)
-            for count, step in zip(batch, x.strides, strict=False):
-                offset = np.add.outer(offset, np.arange(count) * step)
-            table[:, column] += offset.ravel()
+            table[:, column] += batch_offsets(x)
     function = _converter(name)
     if src.size * max(src.itemsize, dst.itemsize) < ALONE:
         function(0, 1, table)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..diskcache import DiskCache
-from ..problem import Problem
+from ..problem import Problem, batch_offsets
 from . import worker as w
 from .blocking import Blocks
 from .epilogue import exponent_range
@@ -203,10 +203,7 @@ def table_of(problems: Sequence[Problem], blocks: Blocks) -> np.ndarray:
     if shape:
         table = table.repeat(math.prod(shape), axis=0)
         for first, x in zip((w.A, w.B, w.C), operands, strict=True):
-            offset = np.zeros((), np.int64)
-            for count, step in zip(shape, x.strides, strict=False):
-                offset = np.add.outer(offset, np.arange(count) * step)
-            table[:, first] += offset.ravel()
+            table[:, first] += batch_offsets(x)
     return table
 
 

@@ -153,11 +153,11 @@ def numpy_seconds(product: Product, rates: Rates, single: Rates) -> float:
     if K == 1:
         return rates.numpy_call + batch * M * N * constants.NUMPY_OUTER
     speed = _speed(single.numpy, size_of(M, N, K))
+    if not has_blas(dtype):  # no threads, no packing
+        return rates.numpy_call + batch * 2 * M * N * K / speed
     if rates.threads > 1:
         square = (M * N * K) ** (1 / 3)
         speed *= _speed(rates.numpy, square) / _speed(single.numpy, square)
-    if not has_blas(dtype):  # no threads, no packing
-        return rates.numpy_call + batch * 2 * M * N * K / _speed(single.numpy, size_of(M, N, K))
     cached = constants.L3_SHARE * hardware().l3 / 2
     packing = max(0.0, M * K * itemsize - cached) / (constants.NUMPY_PACK_A * rates.pack)
     wide = 1 + constants.NUMPY_WIDER * max(0.0, math.log2(N / constants.NUMPY_WIDE)) if itemsize == 4 else 1.0

@@ -136,8 +136,7 @@ def select(
     if forced and settings.accuracy == "componentwise" and not exact:
         raise ValueError(f"accuracy='componentwise' allows depth 0 only, not {_levels(len(forced))}")
     named = settings.scheme != "auto"
-    engine_asked_for = settings.executor == "cpu" or settings.leaf != "auto" or settings.reproducible
-    numpy_will_do = not (forced or named or engine_asked_for)
+    numpy_will_do = not (forced or named or settings.needs_engine)
     if numpy_will_do and numpy_is_surely_faster(product.M, product.N, product.K, np.dtype(product.dtype).kind):
         with contextlib.suppress(Inadmissible):
             reason = "NumPy is faster for small products"
