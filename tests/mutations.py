@@ -289,7 +289,7 @@ FAULTS = [
     ),
     Fault(
         "batches of negative steps",
-        "cpu/engine.py",
+        "problem.py",
         "offset = np.add.outer(offset, np.arange(count) * step)",
         "offset = np.add.outer(offset, np.arange(count) * abs(step))",
         "tests/test_api_matmul.py",
