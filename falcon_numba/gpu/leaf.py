@@ -21,7 +21,12 @@ from . import ptx  # noqa: F401  (makes NumPy fit for the import of numba.cuda)
 from cuda.bindings import driver
 from numba import cuda, types
 
-_C_TYPES = {types.int64: ctypes.c_int64, types.int32: ctypes.c_int32, types.float32: ctypes.c_float, types.float64: ctypes.c_double}
+_C_TYPES = {
+    types.int64: ctypes.c_int64,
+    types.int32: ctypes.c_int32,
+    types.float32: ctypes.c_float,
+    types.float64: ctypes.c_double,
+}
 
 
 @dataclass(frozen=True)
@@ -108,7 +113,9 @@ class Leaf:
     def prepare(self, products: Sequence[LeafProduct]) -> PreparedLeaf:
         """The device table of these products; ValueError where `accepts` is false."""
         if not self.accepts(products):
-            raise ValueError(f"leaf {self.source.family.name} does not take these products: sizes, strides or alignment")
+            raise ValueError(
+                f"leaf {self.source.family.name} does not take these products: sizes, strides or alignment"
+            )
         return PreparedLeaf(self, products)
 
 
@@ -138,7 +145,7 @@ def _check(code: Any) -> None:
         raise RuntimeError(f"CUDA driver: {code}")
 
 
-_MODULES = {"float32": "ffma", "float64": "dmma"}
+_MODULES = {"float32": "ffma"}
 
 
 @cache
