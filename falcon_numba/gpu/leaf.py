@@ -31,7 +31,7 @@ _C_TYPES = {
 
 @dataclass(frozen=True)
 class Family:
-    """What a family of leaf kernels needs: dtypes, compute capability, tile (BM, BN, BK), threads, bytes of alignment."""
+    """What a leaf family needs: dtypes, compute capability, tile (BM, BN, BK), threads, alignment in bytes."""
 
     name: str
     dtypes: tuple[str, ...]
@@ -75,7 +75,7 @@ class Source:
 
 
 def accepts(source: Source, products: Sequence[LeafProduct]) -> bool:
-    """Whether the kernel can run these: one shape and scale, whole tiles, aligned rows. Others go to the portable kernel."""
+    """Whether the kernel can run these: one shape and scale, whole tiles, aligned rows."""
     if not products:
         return False
     p, (BM, BN, BK) = products[0], source.family.tile
@@ -113,9 +113,7 @@ class Leaf:
     def prepare(self, products: Sequence[LeafProduct]) -> PreparedLeaf:
         """The device table of these products; ValueError where `accepts` is false."""
         if not self.accepts(products):
-            raise ValueError(
-                f"leaf {self.source.family.name} does not take these products: sizes, strides or alignment"
-            )
+            raise ValueError(f"leaf {self.source.family.name} does not take these products: size, stride or alignment")
         return PreparedLeaf(self, products)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 if not hasattr(np, "row_stack"):  # numba-cuda 0.30 asks for what numpy 2.5 removed
-    np.row_stack = np.vstack  # type: ignore[attr-defined]
+    np.row_stack = np.vstack  # type: ignore[attr-defined]  # noqa: NPY201
 
 from llvmlite import ir
 from numba.cuda import types
@@ -110,7 +110,7 @@ def copy_wait(pending: int) -> Any:
 
 
 def copy_rows(b: Any, shared: Any, source: Any, stride: Any, rows: int, step: int, shared_step: int) -> None:
-    """Asynchronous copies of 16 bytes from each `step`-th of `rows` rows, `shared_step` bytes apart in shared memory."""
+    """Asynchronous copies of 16 bytes from each `step`-th of `rows` rows, `shared_step` bytes apart in shared."""
     for i in range(rows):
         target, address = b.add(shared, c32(i * shared_step)), b.add(source, b.mul(stride, c64(i * step)))
         emit(b, "cp.async.cg.shared.global [$0], [$1], 16;", "", [target, address], "rl")
