@@ -21,7 +21,7 @@ from . import ptx  # noqa: F401  (makes NumPy fit for the import of numba.cuda)
 from cuda.bindings import driver
 from numba import cuda, types
 
-_C_TYPES = {
+_C_TYPES: dict[Any, Any] = {
     types.int64: ctypes.c_int64,
     types.int32: ctypes.c_int32,
     types.float32: ctypes.c_float,

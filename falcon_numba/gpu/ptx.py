@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 if not hasattr(np, "row_stack"):  # numba-cuda 0.30 asks for what numpy 2.5 removed
-    np.row_stack = np.vstack  # type: ignore[attr-defined]  # noqa: NPY201
+    np.row_stack = np.vstack  # noqa: NPY201
 
 from llvmlite import ir
 from numba.cuda import types

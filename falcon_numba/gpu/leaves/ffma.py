@@ -89,7 +89,7 @@ def source() -> Source:
     thread, block, base, commit = ptx.thread, ptx.block, ptx.shared_base, ptx.copy_commit
     barrier, word = ptx.barrier, ptx.load_word
 
-    def kernel(table, M, N, K, alpha, beta):  # type: ignore[no-untyped-def]
+    def kernel(table, M, N, K, alpha, beta):
         t = thread()
         gm, gn = M // BM, N // BN
         bid = block()
