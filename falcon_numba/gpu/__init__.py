@@ -1,4 +1,5 @@
-"""The engine for NVIDIA GPUs. Importing this package imports nothing of CUDA; its first product does.
+"""Products on NVIDIA GPUs, through numba-cuda: under construction, and not yet reached by `gemm` and `matmul`.
 
-The name is not `cuda`: numba-cuda redirects every import whose full name contains "numba.cuda".
+Importing this package loads nothing of CUDA; `target` does that, when a product asks for it. It isn't named `cuda`
+because numba-cuda redirects the import of every module whose name contains ``numba.cuda``.
 """

@@ -1,0 +1,1 @@
+"""Leaf families: one file each, one batched kernel each."""
