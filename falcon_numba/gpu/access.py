@@ -28,7 +28,9 @@ def c64(value: int) -> ir.Constant:
 
 def emit(b: Any, text: str, outs: str, args: list[Any], kinds: str) -> list[Any]:
     """One asm statement; `outs` and `kinds` are constraint letters of results and arguments."""
-    result = ir.VoidType() if not outs else _OF[outs] if len(outs) == 1 else ir.LiteralStructType([_OF[o] for o in outs])
+    result = (
+        ir.VoidType() if not outs else _OF[outs] if len(outs) == 1 else ir.LiteralStructType([_OF[o] for o in outs])
+    )
     constraint = ",".join(["=" + o for o in outs] + list(kinds))
     asm = ir.InlineAsm(ir.FunctionType(result, [_OF[k] for k in kinds]), text, constraint, side_effect=True)
     value = b.call(asm, args)
@@ -152,5 +154,3 @@ def operation(arguments: list[Any], generate: Any, result: Any = types.void) -> 
     scope = {"implementation": implementation}
     exec(f"def operation(typingctx, {names}):\n    return implementation(typingctx, {names})", scope)
     return intrinsic(scope["operation"])
-
-

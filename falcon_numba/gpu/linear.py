@@ -38,7 +38,7 @@ class Program:
 
 
 def make_program(matrix: np.ndarray) -> Program:
-    """Of ``matrix @ values``: the pair that most rows share, up to a factor, becomes a temporary, until none is shared."""
+    """Of ``matrix @ values``: the pair that most rows share, up to a factor, becomes a temporary, again and again."""
     rows = [{i: float(c) for i, c in enumerate(row) if c} for row in matrix.tolist()]
     temporaries: list[Sum] = []
     pairs: Counter[tuple[int, int, float]] = Counter()

@@ -35,7 +35,7 @@ def numba_cuda() -> Any:
         It is not installed, or fails to import.
     """
     if not hasattr(np, "row_stack"):  # numba-cuda 0.30 asks for what NumPy 2.5 removed
-        np.row_stack = np.vstack  # type: ignore[attr-defined]  # noqa: NPY201
+        np.row_stack = np.vstack  # noqa: NPY201
     try:
         from numba import cuda
     except ImportError as error:
@@ -86,7 +86,7 @@ def available() -> bool:
 def compute_capability(device: int) -> tuple[int, int]:
     """(major, minor) of a device, by its ordinal."""
     attribute = driver().CUdevice_attribute
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         call("cuDeviceGetAttribute", getattr(attribute, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}"), device)
         for part in ("MAJOR", "MINOR")
     )
