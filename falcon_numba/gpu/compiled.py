@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 if not hasattr(np, "row_stack"):  # numba-cuda 0.30 asks for what numpy 2.5 removed
-    np.row_stack = np.vstack  # noqa: NPY201  # noqa: NPY201
+    np.row_stack = np.vstack  # noqa: NPY201
 
 from cuda.bindings import driver
 from numba import cuda, types
