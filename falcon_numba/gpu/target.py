@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,20 @@ def numba_cuda() -> Any:
     except ImportError as error:
         raise GPUError(f"GPU arrays need numba-cuda ({error}); {HINT}") from error
     return cuda
+
+
+def intrinsic(result: Any, argument: Any, generate: Callable[[Any, Any, Any], Any]) -> Any:
+    """A function of one argument for kernels to call, made of LLVM instructions by generate(context, builder, value)."""
+    numba_cuda()
+    from numba.cuda.extending import intrinsic as declare
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return generate(context, builder, arguments[0])
+
+    def function(typing_context, x):
+        return result(argument), codegen
+
+    return declare(function)
 
 
 @functools.cache
