@@ -17,11 +17,22 @@ from .blas import matrix, need_shape, result_dtypes, run_by_steps, run_on_engine
 from .config import Settings
 from .cpu.overload import register
 from .decision.predict import numpy_is_surely_faster
+from .gpu import handle as gpu_handle
+from .gpu import is_device_type
 from .integers import Lane, lane_for, same_bits
 from .modular import checked_modulus, reduced, residue_dtype
 from .modular import product as modular_product
 from .modular import scalar as modular_scalar
-from .operands import as_operand, convert, find_handler, overlap, overrides_ufuncs, refuse_unsafe, writable_in_place
+from .operands import (
+    as_operand,
+    convert,
+    find_handler,
+    overlap,
+    overrides_ufuncs,
+    refuse_unsafe,
+    register_array_type,
+    writable_in_place,
+)
 from .planning import Plan
 from .preview import ENGINE_DTYPES, lane_plan, need_no_engine
 from .problem import Problem
@@ -374,3 +385,4 @@ def _modular(
 
 
 register(gemm)  # inside users' compiled functions
+register_array_type(is_device_type, gpu_handle)
