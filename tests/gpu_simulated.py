@@ -61,7 +61,8 @@ def check(dtypes, mnk, layouts, alpha, beta, batch=2, conjugate=(False, False)):
 if __name__ == "__main__":
     warnings.simplefilter("ignore", RuntimeWarning)  # integers wrap
     assert target.simulated()
-    names = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128".split()
+    integers = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    names = [*integers, "bool", "float16", "float32", "float64", "complex64", "complex128"]
     for name in names:
         check([name] * 4, (5, 7, 4), ("C", "C", "C", "C"), 1, 0)
     check(["float32"] * 4, (5, 7, 4), ("F", "C", "F", "gaps"), 2, 3)

@@ -71,7 +71,9 @@ def _check_options(settings: Settings) -> None:
     }
     for demand, made in demands.items():
         if made:
-            raise TypeError(f"{demand} cannot be honoured for arrays in GPU memory: they have the classical product only")
+            raise TypeError(
+                f"{demand} cannot be honoured for arrays in GPU memory: they have the classical product only"
+            )
 
 
 def _gemm(
@@ -101,8 +103,8 @@ def _gemm(
         raise TypeError("c is a lazily conjugated tensor; pass c.resolve_conj()")
     old = None if c is None else c.shadow
     computed, dtype = result_dtypes(x, y, old, None if out is None else out.shadow, out_dtype)
-    if computed.kind == "O" or computed.itemsize > 16 or dtype.kind == "V" and dtype.name != "bfloat16":
-        raise TypeError(f"there is no matrix product of dtype {computed} on the GPU")
+    for kind in (computed, dtype):
+        _need_kernel(kind)
     alpha, beta = scalar_of("alpha", alpha, computed), scalar_of("beta", beta, computed)
     if beta != 0 and c is None:
         raise ValueError(f"beta={beta} needs c (to update out in place pass c=out as well)")
@@ -121,6 +123,12 @@ def _gemm(
     if target is not result:
         _copy(target, result)
     return result.owner
+
+
+def _need_kernel(dtype: np.dtype) -> None:
+    """Raise TypeError for a type that the kernel has no arithmetic for."""
+    if (dtype.kind not in "biufc" and dtype.name != "bfloat16") or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise TypeError(f"there is no matrix product of dtype {dtype} on the GPU")
 
 
 def _operand(name: str, x: DeviceArray, trans: Any) -> tuple[np.ndarray, bool]:
@@ -143,8 +151,7 @@ def _matmul(a: DeviceArray, b: DeviceArray, out: DeviceArray | None, keywords: d
         _refuse(x, y, out, given)
         raise TypeError("matmul does not take these arguments for arrays in GPU memory")
     dtype = call.dtype
-    if dtype.kind not in "biufc" and dtype.name != "bfloat16" or dtype.itemsize > 16:
-        raise TypeError(f"there is no matrix product of dtype {dtype} on the GPU")
+    _need_kernel(dtype)
     final = dtype if out is None else out.shadow.dtype
     M, N = (z.shape[axis] if z.ndim > 1 else 1 for z, axis in ((x, -2), (y, -1)))
     K = x.shape[-1]
@@ -217,7 +224,8 @@ class _Product:
         """Enqueue target ← alpha·A·B + beta·C₀ for shadows (A, B, C₀)."""
         target = self._target
         matrices = target.shadow if target.shadow.ndim == views[2].ndim else views[2]
-        spec = tile.Spec(*(x.dtype.name for x in (*views, matrices)), self._number.name, *self._conjugate)
+        names = [x.dtype.name for x in (*views, matrices)]
+        spec = tile.Spec(names[0], names[1], names[2], names[3], self._number.name, *self._conjugate)
         described = [(_address(x), [s // x.itemsize for s in x.strides], x.itemsize) for x in (*views, matrices)]
         alpha, beta = (_scalar(x, self._number) for x in (alpha, beta))
         launches = tile.launches(spec, target.device, mnk, batch, described, alpha, beta)

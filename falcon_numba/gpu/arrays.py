@@ -131,7 +131,8 @@ def as_device_array(x: Any) -> DeviceArray | None:
 
 
 def _checked(dtype: np.dtype) -> np.dtype:
-    if not (dtype.isnative and (dtype.kind in "biufc" or dtype.name == "bfloat16") and dtype.itemsize <= 16):
+    longest = 16 if dtype.kind == "c" else 8
+    if not (dtype.isnative and (dtype.kind in "biufc" or dtype.name == "bfloat16") and dtype.itemsize <= longest):
         raise TypeError(f"there is no matrix product of dtype {dtype} on the GPU")
     return dtype
 

@@ -21,7 +21,9 @@ def memory_type(name: str) -> str:
     return {"bfloat16": "uint16", "bool": "uint8"}.get(name, name)
 
 
-def conversions(name: str, accumulator: str, *, conjugate: bool = False) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def conversions(
+    name: str, accumulator: str, *, conjugate: bool = False
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(load, store) between elements of a dtype and accumulators; `load` conjugates on demand.
 
     A store rounds to nearest even, cuts off integers, and drops imaginary parts.

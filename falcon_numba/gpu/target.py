@@ -44,7 +44,7 @@ def numba_cuda() -> Any:
 
 
 def intrinsic(result: Any, argument: Any, generate: Callable[[Any, Any, Any], Any]) -> Any:
-    """A function of one argument for kernels to call, made of LLVM instructions by generate(context, builder, value)."""
+    """A function of one argument for kernels, made of LLVM instructions by generate(context, builder, value)."""
     numba_cuda()
     from numba.cuda.extending import intrinsic as declare
 

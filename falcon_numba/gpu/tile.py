@@ -8,8 +8,8 @@ A block of threads computes a BM×BN tile of C; each thread TM×TN elements of i
         barrier;  acc[p][q] += a[k][i + p·BM/TM] · b[k][j + q·BN/TN]  for k in BK;  barrier
     C ← alpha·acc + beta·C₀
 
-What sticks out of the matrices reads zero and is not written. Operands become the accumulator's type as they are loaded,
-and the result its own as it is stored, so that mixed dtypes need no copies.
+What sticks out of the matrices reads zero and is not written. Operands become the accumulator's type as they are
+loaded, and the result its own as it is stored, so that mixed dtypes need no copies.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from . import target
 from .elements import conversions, memory_type
 from .launch import Launch, Source, kernel
 
+cuda: Any = None
 GRID_Y = 65535  # blocks of a grid in y at most
 
 
@@ -81,6 +82,7 @@ def source(spec: Spec) -> Source:
 
 def build(spec: Spec) -> Callable[..., None]:
     """The kernel function: (a, b, c, out, M, N, K, batches, inner, 4 × 4 strides, alpha, beta)."""
+    global cuda  # the simulator changes what a kernel sees under this name, and looks at globals only
     cuda = target.numba_cuda()
     load_a, _ = conversions(spec.a, spec.accumulator, conjugate=spec.conjugate_a)
     load_b, _ = conversions(spec.b, spec.accumulator, conjugate=spec.conjugate_b)
@@ -93,10 +95,34 @@ def build(spec: Spec) -> Callable[..., None]:
     shape_a, shape_b = (BK, BM + 1), (BK, BN + 1)  # one more, against bank conflicts
     truth = spec.out == "bool"
 
-    def tile_kernel(  # fmt: skip
-        a, b, c, out, M, N, K, batches, inner,
-        a_outer, a_inner, a_row, a_column, b_outer, b_inner, b_row, b_column,
-        c_outer, c_inner, c_row, c_column, out_outer, out_inner, out_row, out_column, alpha, beta,
+    def tile_kernel(
+        a,
+        b,
+        c,
+        out,
+        M,
+        N,
+        K,
+        batches,
+        inner,
+        a_outer,
+        a_inner,
+        a_row,
+        a_column,
+        b_outer,
+        b_inner,
+        b_row,
+        b_column,
+        c_outer,
+        c_inner,
+        c_row,
+        c_column,
+        out_outer,
+        out_inner,
+        out_row,
+        out_column,
+        alpha,
+        beta,
     ):
         shared_a = cuda.shared.array(shape_a, number)
         shared_b = cuda.shared.array(shape_b, number)
