@@ -88,7 +88,8 @@ def matmul(
         Shapes that do not fit, a read-only `out`, a bad value of an option.
     TypeError
         A dtype that does not cast, an unknown option, an option that cannot be honoured for this dtype, masked
-        arrays, and array types of other libraries unless they take part in NumPy's ``__array_ufunc__`` protocol.
+        arrays, and array types of other libraries unless they are in GPU memory, all operands alike, or take part in
+        NumPy's ``__array_ufunc__`` protocol.
 
     Notes
     -----
@@ -261,13 +262,17 @@ def gemm(
         Shapes that do not fit, a read-only `out`, `beta` without `c`, a bad value of an option.
     TypeError
         Types that do not cast under NumPy's "same_kind" rule, an unknown option, an option that cannot be honoured
-        for this dtype, masked arrays, and array types of other libraries. In either case `out` is untouched.
+        for this dtype, masked arrays, and array types of other libraries unless they are in GPU memory, all operands
+        alike. In either case `out` is untouched.
 
     Notes
     -----
     Real and complex numbers of single and double precision, integers and bool run on this package's engines; float16,
     bfloat16 and the 8-bit floats of ml_dtypes are computed there in float32 and rounded once. Integers are exact modulo
     2^bits, bool is OR of ANDs. Longer types go through NumPy.
+
+    Arrays in GPU memory (PyTorch, CuPy, Numba) are multiplied there, classically, on their library's current stream,
+    without copies and without waiting; the result is an array of the same library.
 
     In functions compiled by ``numba.njit`` it takes the arguments up to `out`: 2-D arrays, all float32 or all float64,
     and literal `trans_a` and `trans_b`. There it is the product of ``executor="cpu", depth=0`` on the calling thread,

@@ -43,7 +43,7 @@ class Tile(NamedTuple):
         return (self.BM // self.TM) * (self.BN // self.TN)
 
 
-# By size of the accumulator: the largest that stay in registers with two blocks on a multiprocessor.
+# By size of the accumulator: the largest that stay in registers.
 TILES = {4: Tile(64, 64, 16, 4, 4), 8: Tile(64, 64, 8, 4, 4), 16: Tile(32, 32, 8, 2, 2)}
 SMALL = Tile(4, 6, 3, 2, 2)  # for the simulator
 
@@ -78,7 +78,8 @@ def source(spec: Spec) -> Source:
     pointers = tuple(f"pointer {memory_type(x)}" for x in (spec.a, spec.b, spec.c, spec.out))
     arguments = (*pointers, *("int64",) * 5, *("int64",) * 16, spec.accumulator, spec.accumulator)
     name = "tile " + " ".join(map(str, (*spec, *spec.tile)))
-    return Source(name, lambda: build(spec), arguments, spec.tile.threads, blocks=2)
+    blocks = 2 if np.dtype(spec.accumulator).itemsize <= 4 else 1  # more would spill
+    return Source(name, lambda: build(spec), arguments, spec.tile.threads, blocks)
 
 
 def build(spec: Spec) -> Callable[..., None]:
