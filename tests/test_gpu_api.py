@@ -46,17 +46,19 @@ def gpu(monkeypatch):
 
         def launch(stream):
             waits.append(("run", stream))
-            result = np.zeros((*batch, M, N), number)
-            if K:
-                flags = (spec.conjugate_a, spec.conjugate_b)
-                x, y = (np.conj(v) if flag else v for v, flag in zip(views, flags, strict=False))
-                result += number.type(alpha) * np.matmul(x.astype(number), y.astype(number))
-            if beta:
-                result += number.type(beta) * views[2].astype(number)
-            if spec.out == "bool":
-                result = result != 0
-            drop = number.kind == "c" and views[3].dtype.kind != "c"
-            views[3][...] = result.real if drop else result
+            flags = (spec.conjugate_a, spec.conjugate_b)
+            for i in range(M):  # row by row, so that an `out` that overlaps the inputs is seen
+                result = np.zeros((*batch, N), number)
+                if K:
+                    x, y = (np.conj(v) if flag else v for v, flag in zip(views, flags, strict=False))
+                    product = np.matmul(x[..., i : i + 1, :].astype(number), y.astype(number))[..., 0, :]
+                    result += number.type(alpha) * product
+                if beta:
+                    result += number.type(beta) * views[2][..., i, :].astype(number)
+                if spec.out == "bool":
+                    result = result != 0
+                drop = number.kind == "c" and views[3].dtype.kind != "c"
+                views[3][..., i, :] = result.real if drop else result
 
         return [launch]
 
@@ -211,3 +213,17 @@ def test_the_product_waits_for_producers_and_they_for_it(gpu):
     x, out = np.eye(3), np.zeros((3, 3))
     falcon_numba.gemm(Pretended(x, stream=5), Pretended(x, stream=5), out=Pretended(out, stream=9))
     assert waits == [(9, 5), ("run", 9), (5, 9)]
+
+
+def test_scalars_of_zero_read_nothing(gpu):
+    nan, c = np.full((2, 2), np.nan), np.eye(2)
+    result = falcon_numba.gemm(Pretended(nan), Pretended(nan), Pretended(c), alpha=0, beta=2)
+    np.testing.assert_array_equal(result.memory, 2 * c)
+    result = falcon_numba.gemm(Pretended(c), Pretended(c), Pretended(nan), beta=0)
+    np.testing.assert_array_equal(result.memory, c)
+
+
+def test_matmul_rounds_to_the_type_of_the_inputs_before_it_casts(gpu):
+    x, out = np.full((2, 2), 100, np.int8), np.zeros((2, 2), np.int32)
+    falcon_numba.matmul(Pretended(x), Pretended(x), out=Pretended(out))
+    np.testing.assert_array_equal(out, np.matmul(x, x))
