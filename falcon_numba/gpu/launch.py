@@ -152,7 +152,8 @@ class Kernel:
             if source.shared_bytes > 48 << 10:  # more than a kernel gets unasked
                 attribute = target.driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 target.call("cuKernelSetAttribute", attribute, source.shared_bytes, kernel, device)
-            self._function = target.driver().CUfunction(int(kernel))
+            # Loads the code now: later, while a graph is captured, the driver could not.
+            self._function = target.call("cuKernelGetFunction", kernel)
 
     def launcher(self, grid: tuple[int, int, int], arguments: Sequence[Any]) -> Launch:
         """A function of a stream (its handle) that launches with these arguments.
