@@ -230,6 +230,8 @@ def test_everything_that_is_compiled_is_in_the_key():
     hashed = diskcache.compiled_sources()
     assert {PACKAGE / "cpu" / "simd.py", PACKAGE / "inlined.py"} < set(hashed)
     for file in PACKAGE.rglob("*.py"):
+        if file.is_relative_to(PACKAGE / "gpu"):  # its kernels are kept elsewhere, under a key of their own
+            continue
         used = [word for word in compiled if word in file.read_text()]
         mentions = file.name in ("api.py", "diskcache.py", "dispatch.py")
         assert file in hashed or mentions or not used, f"{file} compiles ({used}) but is not part of the key"
